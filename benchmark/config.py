@@ -1,11 +1,11 @@
 """Read frozen dataclasses from plain JSON values, and write them as such.
 
-Errors name the key, its value and what to type instead.
+Errors name the key, its value and a valid value to type.
 
 No library does this job. Methods are an open set, and a custom method must be read as strictly as the suite's methods.
 Every message must also name the nearest valid key, which typed command-line libraries do not do for tagged unions.
 
-A field whose type is a union of dataclasses is written with a "kind" key: {"kind": "class_skew", "R": 0.4}.
+A field that is a union of dataclasses is written with a "kind" key: {"kind": "class_skew", "R": 0.4}.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _cached(function: F) -> F:
-    """Apply `functools.cache` to a function whose argument is a class. mypy considers classes unhashable."""
+    """Apply `functools.cache` to a function of a class. mypy considers classes unhashable."""
     return typing.cast(F, functools.cache(function))
 
 
@@ -83,7 +83,7 @@ def nearest(word: object, known: Iterable[str]) -> str:
 
 
 def full_name(word: str, cls: Any, start: str = "") -> str:
-    """Return a hint for an unknown name: the other fields of `cls` whose dotted names have the same ending.
+    """Return a hint for an unknown name: the other fields of `cls` that end with it.
 
     Return an empty string if there is no such field.
     """

@@ -1,6 +1,6 @@
 """Define the errors that a user can correct, each with its exit code.
 
-Scripts and sweep agents rely on the codes. Every message is one line that explains what is wrong and what to do.
+Scripts and sweep agents rely on the codes. Every message is one line that explains the fault and what to do.
 """
 
 

@@ -66,19 +66,20 @@ class Data(Checked):
     # "share": labelled share of each client's images. "drawn_apart": labelled share of the rarest class; every other
     # class has the same number of labelled images.
     labelled_share: ShareBetween = added(0.1)
-    streaming_steps: Count = added(1)  # number of steps in which unlabelled images arrive, one per round
-    # The unlabelled images of clients: the rest of the training set, or the set's own unlabelled images (STL-10's
-    # 100,000; the rest of its training set is then not used).
+    streaming_steps: Count = added(1)  # unlabelled images arrive in this number of steps, one per round
+    # The unlabelled images of clients: the rest of the training set, or the set's unlabelled images. STL-10 has 100,000
+    # of them, and the rest of its training set is then not used.
     unlabelled: Literal["train", "extra"] = added("train")
-    pooled_test: Whole = added(0)  # test images drawn from the pooled train and test sets (FedMatch); 0: official split
+    pooled_test: Whole = added(0)  # test images drawn from the pooled sets (FedMatch); 0 for the official split
     # How test images are normalised: like training images, or differently (`as_released`, SAGE).
     test_statistics: Literal["training", "released_code"] = added("training")
-    images: Whole = added(0)  # largest number of training images, the same share of each class; 0: all
-    # The seed that divides the images among test set, server and clients. None: the seed of the run. SSFL divided all
-    # its runs with seed 2019 (appendix A.4). Runs of different seeds are then no draws of the partition.
+    images: Whole = added(0)  # largest number of training images, the same share of each class, or 0 for all
+    # The seed that divides the images among test set, server and clients. If it is None, it is the seed of the run.
+    # SSFL divided all its runs with seed 2019 (appendix A.4). Runs of different seeds are then no draws of the
+    # partition.
     partition_seed: Whole | None = added(None)
-    # "open": numbers of the unknown classes in the set's own order. Default: 4 of 10, as OpenMatch has of CIFAR-10,
-    # whose vehicles are [0, 1, 8, 9].
+    # "open": numbers of the unknown classes in the set's own order. Default: 4 of 10, like OpenMatch on CIFAR-10, with
+    # the vehicles [0, 1, 8, 9] unknown.
     unknown_classes: tuple[int, ...] = added((6, 7, 8, 9))
     unknown_share: ShareBelow1 = added(0.4)  # "open": share of unknown classes among each client's images
 
@@ -130,11 +131,11 @@ class Evaluation(Checked):
     """The measurements, their intervals, and the round that counts. No measurement changes the training."""
 
     every: Count = 10  # rounds between evaluations on the test set; the last round is always evaluated
-    validation: bool = False  # evaluate on the held-out labelled images, not the test set (to choose settings)
+    validation: bool = False  # evaluate on the held-out labelled images, not the test set, to choose settings
     # The round that counts. "best_on_test" selects it on test data, like SemiFL (test_classifier_ssfl.py:40) and RSCFed
     # (README); every page with such a number has a note about it.
     selection: Literal["last", "best_on_test"] = "last"
-    gradient_diversity_every: Whole = 0  # rounds between computations of the exact gradient diversity (Eq. 1); 0: never
+    gradient_diversity_every: Whole = 0  # rounds between computations of the exact diversity (Eq. 1); 0 for never
 
 
 class LabelSettingError(ConfigError):

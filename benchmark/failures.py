@@ -1,4 +1,4 @@
-"""Describes failures in a user's own code: the user's line comes first, and frames of libraries are left out.
+"""Describes failures in a user's code. The user's line is printed first, and frames of libraries are left out.
 
 An exception in a method, a loss or a network passes through about seventy frames of Lightning and of this suite before
 it reaches the command line. A `Failure` keeps the frames of the user's own files and the text of the whole traceback.
@@ -63,7 +63,7 @@ class Failure:
 
 
 class FailedInWorker(RuntimeError):
-    """An exception of a job in a worker process, whose class may be unknown to the process that asked for the job."""
+    """An exception of a job in a worker process. The process that asked for the job may not know its class."""
 
     def __init__(self, message: str, failure: Failure | None = None) -> None:
         super().__init__(message)

@@ -19,7 +19,7 @@ TEMPORARY = ".tmp"  # suffix of a file that is being written
 def write_atomically(path: Path, content: bytes | memoryview, *, flushed: bool = True) -> None:
     """Replace the file's content atomically; do not touch a file that already has this content. Raise CannotWrite.
 
-    If not `flushed`, thousands of files take only seconds, but a power failure may lose them.
+    If not `flushed`, thousands of files are written within seconds, but a power failure may lose them.
     """
     with contextlib.suppress(OSError):
         if path.read_bytes() == content:

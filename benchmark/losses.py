@@ -42,8 +42,8 @@ def pseudo_labels(logits_ND: Tensor, threshold: float) -> PseudoLabels:
 
     `threshold` is tau, a probability. An image exactly at the threshold is selected, so that tau = 0 selects every
     image. Ties between classes go to the lowest class index. Images with NaN logits are never selected, so divergence
-    must be detected from the loss or the weights. Raise ConfigError if tau is not a probability: 95 instead of 0.95
-    would otherwise select no image without any message.
+    must be detected from the loss or the weights. Raise ConfigError if tau is not a probability, because 95 instead of
+    0.95 selects no image.
     """
     if not 0.0 <= threshold <= 1.0:
         raise ConfigError(f"threshold is {threshold}, but it must be a probability in [0, 1]; choose 0.95, for example")
@@ -55,8 +55,8 @@ def consistency_loss(logits_MD: Tensor, labels_M: Tensor, kept_M: Tensor, num_im
     """Return the cross-entropy summed over the selected images and divided by the batch size N, a scalar.
 
     This is SSFL Eq. 4 for logits of the strong view (released code: train_LocalSGD.py:526-543), and Eq. 5
-    (self-training) for logits of the weak view from which the pseudo-labels were computed. The divisor also counts
-    images that were not selected, so that few selected images change the weights only slightly.
+    (self-training) for logits of the same weak view as the pseudo-labels. The divisor also counts images that were not
+    selected, so that few selected images change the weights only slightly.
 
     `num_images` is N if only the logits of the M selected images were computed; it defaults to M. The loss and its
     gradient are 0 if no image is selected or if M = 0 < N.
@@ -72,8 +72,8 @@ def kept_rows(values_ND: Tensor, kept_N: Tensor) -> Tensor:
     """Return the rows of the selected images, for sums over them.
 
     On a CPU, return only these rows, as in all records. On other devices, return all rows, with zeros instead of the
-    rows that are not selected. Selecting rows would synchronise with the device to count them, and a step whose shapes
-    depend on values can neither be captured nor be computed for several jobs at once.
+    rows that are not selected. Selecting rows would synchronise with the device to count them, and a step with shapes
+    that depend on values can neither be captured nor be computed for several jobs at once.
     """
     selects = values_ND.is_cpu and not (is_stacked(values_ND) or is_stacked(kept_N))
     return values_ND[kept_N] if selects else values_ND * kept_N[:, None]
@@ -132,7 +132,7 @@ def mix_loss(logits_ND: Tensor, labels_N: Tensor, other_labels_N: Tensor, lam: f
     Return a scalar. `lam`, in [0, 1], is a number or a scalar of float64.
     """
     share, other_share = lam, 1 - lam
-    if isinstance(share, Tensor) and isinstance(other_share, Tensor):  # otherwise two scalars are added in float64
+    if isinstance(share, Tensor) and isinstance(other_share, Tensor):  # because two scalars would be added in float64
         share, other_share = share.to(logits_ND), other_share.to(logits_ND)
     return share * supervised_loss(logits_ND, labels_N) + other_share * supervised_loss(logits_ND, other_labels_N)
 
@@ -159,7 +159,7 @@ def sum_over_weights(term: Callable[..., Tensor], *networks: nn.Module) -> Tenso
     """Return the sum of `term`, a scalar function of one tensor per network, over all parameters of the networks.
 
     On a CPU, the term is computed tensor by tensor, as in all records. On other devices, it is computed once for all
-    parameters as one vector, because each tensor would launch its own operations.
+    parameters as one vector, because each tensor would launch separate operations.
     """
     weights = [tensors_of(network).parameters for network in networks]
     if weights[0][0].is_cpu:
@@ -173,9 +173,9 @@ def _flat(parameters: list[Tensor]) -> Tensor:
 
 
 # The consistency loss can be computed with only the selected images in the network. An image below tau adds nothing to
-# SSFL Eq. 4, but takes part in its forward and backward pass. If a share q of the images is selected, the rejected ones
-# cost 1 - q of three quarters of a local step's work. Leaving them out gives the same loss and gradient, up to the
-# rounding of sums over fewer terms, if no image's output depends on the other images of its batch.
+# SSFL Eq. 4, but is in its forward and backward pass. If a share q of the images is selected, the rejected ones cost 1
+# - q of three quarters of a local step's work. Leaving them out gives the same loss and gradient, up to the rounding of
+# sums over fewer terms, if no image's output depends on the other images of its batch.
 
 _LEAVES_OUT = "leaves_out_rejected_images"
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)

@@ -2,10 +2,10 @@
 
 `NUMERICS` of `benchmark.experiment` is part of every cell key, so raising it would change the key of every cell. A
 change that alters the bits of existing runs instead raises the version of a part in this module. A manifest contains
-the versions with which its run began; the versions of older records follow from their commits (`numerics.toml`).
+the versions at the beginning of its run; the versions of older records follow from their commits (`numerics.toml`).
 
-A version applies only to runs whose numbers the change could alter. If no later change could alter a run, its record
-has the current versions, whatever its commit.
+A version applies only to runs with numbers that the change could alter. If no later change could alter a run, its
+record has the current versions, whatever its commit.
 """
 
 import tomllib
@@ -34,7 +34,7 @@ FLFL = 2
 
 CURRENT: Mapping[str, int] = {"engine": ENGINE, "norm": NORM, "diversity": DIVERSITY, "flfl": FLFL}
 
-# Methods whose clients may skip a round, keep a state or train their own network (`diversity` 2).
+# Methods with clients that may skip a round, keep a state or train different networks (`diversity` 2).
 _MAY_SKIP = ("semifl", "heterofl", "easgd", "lg_fedavg")
 _KEEP_STATE = ("feddyn", "lg_fedavg", "fedswitch", "rscfed", "ts_client_ema", "fedmatch")
 
@@ -69,10 +69,10 @@ OLDER_THAN: Mapping[str, frozenset[str]] = {
 
 
 def numerics_of(experiment: Mapping[str, Any], manifest: Mapping[str, Any], metrics: Collection[str]) -> dict[str, int]:
-    """Return the version of each part with which a run was computed, from its JSON and the names of its metrics.
+    """Return the version of each part that computed a run, from its JSON and the names of its metrics.
 
     If the manifest contains no versions, the commits of the run's attempts decide. For a commit that `numerics.toml`
-    does not list, the time at which the attempt began decides.
+    does not list, the attempt's start time decides.
     """
     stored: Mapping[str, int] = manifest.get("numerics") or {}
     versions = {part: max(version, stored.get(part, version)) for part, version in CURRENT.items()}

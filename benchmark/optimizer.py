@@ -1,6 +1,6 @@
 """Define the optimizer of local steps, and the papers' learning-rate schedules.
 
-Schedules are functions of the local step, whose number counts over the whole run: step s of round t is (t - 1) T + s.
+Schedules are functions of the local step, counted over the whole run: step s of round t is (t - 1) T + s.
 """
 
 import math
@@ -52,7 +52,7 @@ class Cosine(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundCosine:
-    """A factor of (1 + cos(pi (t - 1) / rounds)) / 2 for all steps of round t, which falls from 1 towards 0.
+    """The factor (1 + cos(pi (t - 1) / rounds)) / 2 for all steps of round t; it falls from 1 towards 0.
 
     SemiFL calls it "cosine learning rate decay"; its released code changes the rate once per round (utils.py:115-185,
     T_max = 800).
@@ -91,7 +91,7 @@ class Optimizer(Checked):
     lr: Positive = 0.03  # gamma, the base learning rate
     server_lr: Positive | None = None  # base learning rate of the server; null: gamma
     momentum: ShareBelow1 = 0.9  # share of the last step's direction
-    nesterov: bool = True  # released code: train_LocalSGD.py:251; the paper does not say
+    nesterov: bool = True  # released code: train_LocalSGD.py:251; not in the paper
     weight_decay: NotNegative = 1e-4  # L2 coefficient: this share of the weights is added to the gradient
     schedule: Constant | Cosine | RoundCosine | Steps = Cosine()
     rule: Literal["sgd", "adam"] = added("sgd")  # Adam's beta_1 is `momentum`; beta_2 = .999, epsilon 1e-8

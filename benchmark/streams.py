@@ -24,20 +24,22 @@ def stream_seed(seed: int, *names: str | int) -> int:
 
 
 def numpy_stream(seed: int, *names: str | int) -> np.random.Generator:
-    """Return a NumPy generator for draws on the host (partitions, cohorts, batch order)."""
+    """Return a NumPy generator for draws on the host, such as partitions, cohorts and the order of
+    batches.
+    """
     return np.random.default_rng(stream_seed(seed, *names))
 
 
 def torch_stream(seed: int, *names: str | int, device: str | torch.device = "cpu") -> torch.Generator:
-    """Return a torch generator for draws on tensors (augmentation, mixing, initial weights)."""
+    """Return a torch generator for draws on tensors, such as augmentation, mixing and initial weights."""
     return torch.Generator(device=device).manual_seed(stream_seed(seed, *names))
 
 
 def shuffled(indices_N: npt.NDArray[np.int64], stream: np.random.Generator) -> npt.NDArray[np.int64]:
     """Return a shuffled copy of the indices.
 
-    The order comes from raw generator bits, because NumPy guarantees that these never change, but does not guarantee
-    the results of `permutation`.
+    The order is computed from raw generator bits, because NumPy guarantees that these never change, but does not
+    guarantee the results of `permutation`.
     """
     raw_N = stream.bit_generator.random_raw(len(indices_N))
     return indices_N[np.argsort(raw_N, kind="stable")].astype(np.int64)
@@ -46,7 +48,7 @@ def shuffled(indices_N: npt.NDArray[np.int64], stream: np.random.Generator) -> n
 def seed_global(seed: int) -> None:
     """Seed torch's global generators of the CPU and of initialised CUDA devices like torch.manual_seed.
 
-    torch.manual_seed also records a stack trace for devices that are not initialised, which takes a tenth of the time
+    torch.manual_seed also records a stack trace for devices that are not initialised, which costs a tenth of the time
     of a small round.
     """
     torch.default_generator.manual_seed(seed)
@@ -58,7 +60,7 @@ def seed_globals(seed: int, *names: str | int) -> None:
     """Seed the global generators of Python, NumPy and torch from the stream with this name, in 0.03 ms.
 
     A custom method, loss or network that draws from these generators then computes the same numbers for the same seed,
-    whatever the process, the engine and the round at which a run resumes.
+    whatever the process, the engine and the round of a resumption.
     """
     named = stream_seed(seed, *names, "global")
     random.seed(named)
@@ -85,7 +87,7 @@ def set_global_states(states: tuple[Any, ...]) -> None:
         torch.cuda.set_rng_state_all(of_cuda)
 
 
-# How torch draws these; before torch 2.12 (at the latest), they accept no generator.
+# How torch draws these; before torch 2.12 at the latest, they accept no generator.
 FILLED_LIKE: Mapping[Any, Any] = {
     torch.ops.aten.rand_like.default: torch.ops.aten.uniform_.default,
     torch.ops.aten.randn_like.default: torch.ops.aten.normal_.default,
@@ -93,7 +95,7 @@ FILLED_LIKE: Mapping[Any, Any] = {
 
 
 class DrawingFrom(TorchDispatchMode):
-    """A context in which this thread's torch draws come from `generator` instead of the global generator.
+    """A context that makes this thread's torch draws use `generator` instead of the global generator.
 
     The numbers are the same as from the global generator with the same state. Draws with an explicit generator
     keep it. The global generator is neither read nor changed, so that other threads may use it at the same time.

@@ -6,10 +6,11 @@ have more, so that it does not shorten the comparison of the others. A method wi
 diverged one, is also listed apart and never averaged.
 
 Methods are sorted by mean at equal rounds, and only over at least `FEWEST_SEEDS` common seeds: one seed ranks nothing.
-Equal bytes are what the cheapest method transfers in a whole run: the others are scored at the last evaluation that
-these bytes pay for, before their learning rate's schedule ends. Only claims say whether a difference is more than
-chance. A method that learned nothing from unlabelled images comes last and is not ranked: it selected no pseudo-label
-in the last round of any run, or its median run ends no better than the supervised baseline on the same seeds.
+Equal bytes are the bytes that the cheapest method transfers in a whole run: the others are scored at the last
+evaluation that these bytes pay for, before their learning rate's schedule ends. Only claims decide whether a difference
+is more than chance. A method that learned nothing from unlabelled images is last and not ranked: it selected no
+pseudo-label in the last round of any run, or its median run ends no better than the supervised baseline on the same
+seeds.
 """
 
 import functools
@@ -58,15 +59,15 @@ class Compared:
 
     @property
     def seen_at_bytes(self) -> Summary | None:
-        """Return mean and spread of the accuracies at equal bytes; None if these pay for no evaluation."""
+        """Return mean and spread of the accuracies at equal bytes, or None if these pay for no evaluation."""
         return summary(self.at_bytes) if self.at_bytes else None
 
     @property
     def costs(self) -> dict[str, float | None]:
         """Return the local steps, bytes and times of a whole run, as means over the seeds.
 
-        Times are seconds on the machine of the runs: the wall time, and the part of it in which the server trains and
-        averages. None if no run has recorded them.
+        Times are seconds on the machine of the runs: the wall time, and the part of it for training and averaging at
+        the server, or None if no run has recorded them.
         """
         known = costs_of(self.runs)
         return {
@@ -82,9 +83,9 @@ class Arena:
     """A method comparison at one value of the setting that varies."""
 
     key: str  # "hyperparameters"
-    value: str | int | float | None  # "untuned"; None: only the methods vary
+    value: str | int | float | None  # "untuned"; None if only the methods vary
     seeds: tuple[int, ...]  # common to all compared methods; empty: they are not compared
-    budget: float | None  # equal bytes; None if no method transfers any
+    budget: float | None  # equal bytes, or None if no method transfers any
     compared: tuple[Compared, ...]  # ranked methods first, best first
     apart: tuple[CellResult, ...]  # without a finished run, with a diverged one, or with too few seeds
     waiting: tuple[Choice, ...]
@@ -115,7 +116,9 @@ class Arena:
         return best if interval and interval[0] > 0 else None
 
     def to_best(self, method: Compared) -> float | None:
-        """Return its mean less the best one's, a fraction. None for the best and for methods that are not ranked."""
+        """Return its mean less the best one's, a fraction; return None for the best and for methods that are not
+        ranked.
+        """
         if method not in self.ranked[1:]:
             return None
         return method.seen.mean - self.ranked[0].seen.mean
@@ -203,7 +206,7 @@ def _accuracies_at(runs: Sequence[RunRecord], budget: float) -> list[float]:
 
 
 def _accuracy_at(run: RunRecord, budget: float) -> float | None:
-    """Return the accuracy at the last evaluation within `budget` bytes; None if no evaluation is within it.
+    """Return the accuracy at the last evaluation within `budget` bytes, or None without such an evaluation.
 
     If the run's rule selects the best round, return the best accuracy until then.
     """
@@ -329,7 +332,7 @@ def _short(value: float) -> str:
 
 
 def reference_arena(every: Sequence[ItemResults]) -> tuple[ItemResults, Arena] | None:
-    """Return the environment whose order of methods other lists follow. Return None if nothing has been compared.
+    """Return the environment that gives other lists their order of methods. Return None if nothing has been compared.
 
     This is the one on MNIST if its methods can be ranked, and if not, the one with the most common seeds. Accuracies on
     known classes (arena/open) are in no list of all methods.
@@ -349,7 +352,7 @@ def _extent(pair: tuple[ItemResults, Arena]) -> tuple[bool, int, int]:
 def methods_overview(every: Sequence[ItemResults]) -> Table | None:
     """Return one row per method in the reference environment: accuracy over common seeds, n, bytes and local steps.
 
-    Methods that learned nothing from unlabelled images and those with too few seeds come last and are not ranked.
+    Methods that learned nothing from unlabelled images and methods with too few seeds are last and not ranked.
     Return None without a finished run.
     """
     chosen = reference_arena(every)

@@ -1,7 +1,7 @@
 """The board: methods compared in one environment per table, with rows of this suite and of accepted submissions.
 
-An environment is what all its rows share: images, their division among clients, network, K, C, T and rounds. A
-submitted cell belongs to it if its experiment is equal in all of them; its method's code is not imported to find out.
+An environment is everything that all its rows share: images, their division among clients, network, K, C, T and rounds.
+A submitted cell belongs to it if its experiment is equal in all of them; its method's code is not imported to find out.
 """
 
 import functools
@@ -78,7 +78,7 @@ class BoardRow:
     values: Mapping[int, float]
     runs: Sequence[RunRecord]
     diverged: int
-    trials: int | None  # None: not stated
+    trials: int | None  # None if not stated
     by: str
     verified: tuple[str, ...]  # each with the hardware and the number of runs
     href: str = ""
@@ -100,14 +100,14 @@ def declared() -> tuple[tuple[Environment, ...], tuple[Mapping[str, str], ...]]:
 
 
 def shown_environments() -> list[Environment]:
-    """Return the environments whose table this suite has."""
+    """Return the environments with a table in this suite."""
     return [
         environment for environment in declared()[0] if environment.item in (*paper_items.ITEMS, *paper_items.VARIANTS)
     ]
 
 
 def board_values(every: Sequence[ItemResults], sent: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the page shows. `sent`: the accepted submissions as `reports.pages.bundles` returns them."""
+    """Return the content of the page. `sent`: the accepted submissions as `reports.pages.bundles` returns them."""
     known = {(reported.item.name, reported.item.profile): reported for reported in every}
     parts = []
     for environment in shown_environments():
@@ -129,7 +129,7 @@ def _without_runs(environment: Environment) -> ItemResults:
 def rows_of_environment(
     environment: Environment, reported: ItemResults, sent: Sequence[Mapping[str, Any]]
 ) -> list[BoardRow]:
-    """Return the rows of this suite with at least one finished run, and those of submissions; the best mean first."""
+    """Return this suite's rows with at least one finished run, and the rows of submissions; the best mean first."""
     results = [result for result in reported.results.values() if environment.has(result.cell)]
     rows = [_own_row(result) for result in results if result.n_finished]
     cells = [cell for cell in reported.item.cells if environment.has(cell)]
@@ -146,14 +146,14 @@ def _mean(row: BoardRow) -> float:
 
 
 def environment_key(experiment: Mapping[str, Any]) -> str:
-    """Return what an environment fixes, as text. Who has the labels is the method's business."""
+    """Return the settings that an environment fixes, as text. Who has the labels is the method's business."""
     parts = {name: experiment.get(name) for name in SHARED}
     parts["data"] = {name: value for name, value in experiment["data"].items() if name != "label_setting"}
     return json.dumps(parts, sort_keys=True)
 
 
 def key_of_record(record: RunRecord, example: Experiment) -> str | None:
-    """Return `environment_key` of a stranger's record, whose method is replaced by that of `example`.
+    """Return `environment_key` of a stranger's record, with the method of `example` in place of the record's.
 
     Fields that are younger than the record get their defaults. Return None if the experiment cannot be read, for
     example because its network is the sender's.
@@ -216,7 +216,7 @@ def _sent_rows(values: Mapping[str, Any], keys: Collection[str], example: Experi
 
 
 def _verified_by(values: Mapping[str, Any], bundle: Bundle, key: str) -> tuple[str, ...]:
-    """Return who trained runs of the cell again, on which hardware, and how many."""
+    """Return a line on how many runs of the cell were trained again, by whom and on which hardware."""
     texts, named = [], set[str]()
     for check in values["noted"]["verified"]:
         own = [name for name in check["runs"] if f"/{key}/" in name]
@@ -230,7 +230,10 @@ def _verified_by(values: Mapping[str, Any], bundle: Bundle, key: str) -> tuple[s
 
 
 def board_table(environment: Environment, rows: Sequence[BoardRow]) -> Table:
-    """Return the table of an environment. The best row is in bold only if the interval says so."""
+    """Return the table of an environment.
+
+    The best row is in bold only if its interval is above zero.
+    """
     competing = {f"{place}": row for place, row in enumerate(rows) if row.may_be_best}
     values = {name: row.values for name, row in competing.items()}
     best = best_of(values, {name for name, row in competing.items() if row.diverged})

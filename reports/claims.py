@@ -48,7 +48,7 @@ class Larger:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimRow:
-    """A claim of a table or figure with its verdict, and the texts with which pages describe it."""
+    """A claim of a table or figure with its verdict, and the texts about it on pages."""
 
     reported: ItemResults
     judged: Judged
@@ -152,7 +152,7 @@ class ClaimRow:
         """Return further statistics, one sentence each.
 
         These are the sign test, the smallest detectable effect of an open claim, a remark if the cells leave no room
-        for an effect, and the share of repetitions in which the verdict comes out again.
+        for an effect, and the share of repetitions with the same verdict.
         """
         judged, lines = self.judged, list[str]()
         if signs := judged.signs:
@@ -220,7 +220,7 @@ class ClaimRow:
 
     @property
     def finding(self) -> str:
-        """Say in one or two sentences what was measured, in which setting, and what came out."""
+        """Describe in one or two sentences the measurement, its setting and its result."""
         judged, metric = self.judged, metric_name(self.claim.metric)
         start = f"{metric}, {self.endpoint}, {self.scope}"
         if judged.estimate is None:
@@ -267,7 +267,7 @@ class ClaimRow:
 
     @property
     def context(self) -> list[str]:
-        """Return what a reader of the verdict also has to know, one sentence each.
+        """Return caveats for readers of the verdict, one sentence each.
 
         These are the caveats of a decided claim, the estimate over all seeds if there are more than the interim
         analysis used, the number of collapsed runs of each cell, and contradicting results.
@@ -291,11 +291,11 @@ class ClaimRow:
 
     @functools.cached_property
     def against(self) -> list[str]:
-        """Return pilot runs whose sign disagrees with a decided verdict, and results of other tables, as sentences."""
+        """Return pilot runs with a different sign than a decided verdict, and results of other tables, as sentences."""
         lines, pilots = [], self.judged.pilots
         if pilots and self._says(pilots.value) == "the other way":
             seen = f"{amount(self.claim, pilots.value)} (n = {pilots.n})"
-            lines.append(f"Pilot runs of the same cells say the other way: {seen}.")
+            lines.append(f"Pilot runs of the same cells show the opposite: {seen}.")
         return [*lines, *map(self._said_by, self.others)]
 
     def _said_by(self, other: Other) -> str:
@@ -316,7 +316,7 @@ class ClaimRow:
 
     @functools.cached_property
     def so_far(self) -> list[str]:
-        """Describe a claim on several contrasts of which only some have runs; return nothing for any other claim.
+        """Describe a claim on several contrasts if only some have runs; return nothing for all other claims.
 
         One sentence names the cells without confirmatory runs, and one gives the estimates of the other contrasts.
         """
@@ -335,7 +335,7 @@ class ClaimRow:
         without = [label for label in claim.labels if not runs[label].values.keys() & set(CONFIRMING)]
         return [
             f"Cells without confirmatory runs: {', '.join(without)}.",
-            f"So far, not judged (above zero speaks for the claim): {'; '.join(shown)}.",
+            f"So far, not judged; a difference above zero supports the claim: {'; '.join(shown)}.",
         ]
 
     @property

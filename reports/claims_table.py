@@ -41,7 +41,7 @@ def claim_values(row: ClaimRow) -> dict[str, Any]:
 
 
 def _at_largest_K(row: ClaimRow) -> dict[str, Any] | None:
-    """Return the verdict at the largest K if the sentence is also about more clients; None for other claims."""
+    """Return the verdict at the largest K if the sentence is also about more clients, and None for other claims."""
     larger = row.larger
     if larger is None:
         return None

@@ -31,7 +31,7 @@ def costs_of(runs: Iterable[RunRecord]) -> dict[str, float]:
 
 
 def curve_rows(result: CellResult, metrics: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each round of each run in which one of these metrics was measured, with a column per metric.
+    """Yield a row for each round of each run that measured one of these metrics, with a column per metric.
 
     A metric of a whole run is in its last round.
     """

@@ -53,7 +53,7 @@ def metrics_of(item: Item) -> tuple[str, ...]:
 def setting_text(setting: Mapping[str, object], keys: Iterable[str] | None = None) -> str:
     """Write a setting: "full, C = 47, mixup = yes". Numbers, yes and no need their key, and other words do not.
 
-    `keys`: those that are written; all by default.
+    `keys`: the keys to write; all by default.
     """
     setting = setting if keys is None else {key: setting[key] for key in keys if key in setting}
     alone = {key for key, value in setting.items() if isinstance(value, str) and value not in ("yes", "no")}
@@ -61,7 +61,7 @@ def setting_text(setting: Mapping[str, object], keys: Iterable[str] | None = Non
 
 
 def end_entry(result: CellResult) -> TableEntry:
-    """Return the mean of a cell that is not compared; its status if a run diverged or none has finished.
+    """Return the mean of a cell that is not compared, or its status if a run diverged or none has finished.
 
     A cell whose only finished runs do not count has `stale_entry`.
     """
@@ -76,7 +76,7 @@ def end_entry(result: CellResult) -> TableEntry:
 def stale_entry(result: CellResult, metric: str = ACCURACY, **more: Any) -> TableEntry | None:
     """Return "old code: 87.04", with the number of runs, for a cell whose only finished runs do not count.
 
-    Return None for any other cell. `more`: the entry's other fields.
+    Return None for all other cells. `more`: the entry's other fields.
     """
     seen = result.stale_summary
     if seen is None:
@@ -98,7 +98,7 @@ def item_rows(reported: ItemResults) -> list[dict[str, Any]]:
     """Return the numbers behind the table of the item's own runs, a row for each cell and metric.
 
     All values are in the unit that the row names: fractions, not percent. Published numbers have separate rows
-    (`published_rows`). Only under profile `paper`, whose data and sizes are the published ones, a cell's row also
+    (`published_rows`). Only under profile `paper`, which has the published data and sizes, a cell's row also
     contains its published number.
     """
     item, rows = reported.item, []

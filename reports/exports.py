@@ -29,8 +29,8 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
     """Return the item's cells and claims as plain JSON values. `report`: the page that shows them, if it was built.
 
     A cell without a finished run has mean and std null and status "missing". A cell with a diverged run has status
-    "diverged", and its mean, if any, is that of the runs that ended. "metrics" has each further metric of the item. A
-    method comparison has the rows of its CSV under "arena".
+    "diverged", and its mean, if any, is the mean of the runs that ended. "metrics" has each further metric of the item.
+    A method comparison has the rows of its CSV under "arena".
     """
     reported = ItemResults(item, records)
     first, *others = metrics_of(item)
@@ -86,8 +86,8 @@ def item_files(
 ) -> dict[str, bytes]:
     """Return the files of an item by name.
 
-    They are tables (the published one first) and claims as Markdown, LaTeX and CSV, the figure as SVG and PDF, and the
-    numbers behind it as CSV.
+    They are tables, with the published one first, and claims as Markdown, LaTeX and CSV, the figure as SVG and PDF, and
+    the numbers behind it as CSV.
     """
     every = [published, *tables] if published else list(tables)
     files = files_of("table", every) | (files_of("claims", [claims]) if claims.rows else {})

@@ -83,9 +83,9 @@ FREE = tuple(
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Return a look for each name, no two with the same line. Known names have the same one on every page.
 
-    A name that is not in looks.toml gets the look that a hash of the name selects, or the next one whose colour the
-    figure does not contain yet. If all free colours are used, the name gets any unused colour, and if there is none,
-    a line with different dashes.
+    A name that is not in looks.toml gets the look that a hash of the name selects, or the next one with a colour that
+    the figure does not contain yet. If all free colours are used, the name gets any unused colour, and if there is
+    none, a line with different dashes.
     """
     names = list(dict.fromkeys(names))
     chosen = {name: LOOKS[name] for name in names if name in LOOKS}
@@ -109,7 +109,9 @@ def _free_look(name: str, taken: Sequence[Look]) -> Look:
 
 
 def line_looks(names: Iterable[str], methods: Iterable[str] = ()) -> dict[str, Look]:
-    """Return the methods' own looks if every line is a method; if not, looks by place (data sets, settings, seeds)."""
+    """Return the methods' looks if every line is a method; if not, looks by place, for lines such as data sets,
+    settings or seeds.
+    """
     names = list(dict.fromkeys(names))
     if set(names) <= set(methods):
         return looks(names)

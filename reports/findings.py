@@ -1,4 +1,4 @@
-"""Summarise all claims: how far they have come and at what scale, and the two pages of findings.
+"""Summarise all claims: their progress and scale, and the two pages of findings.
 
 `findings.toml` names the main sentences of each paper with their limits; every number is from the records. The short
 page has three sentences per paper, and the full page has all of them, with tables of the decided claims. Sentences of
@@ -36,10 +36,10 @@ SENTENCES, QUESTIONS = "sentences of the papers", "questions of ours"
 
 
 def furthest(every: Sequence[ItemResults]) -> dict[tuple[str, str], ClaimRow]:
-    """Return each claim at the profile whose runs say most about it, by item and name.
+    """Return each claim at the profile with the most informative runs, by item and name.
 
-    A decided claim says most, then one that is undecided after confirmatory seeds, then one with pilot runs only, and
-    then one without a run.
+    A decided claim is the most informative, then one that is undecided after confirmatory seeds, then one with pilot
+    runs only, and then one without a run.
     """
     best: dict[tuple[str, str], ClaimRow] = {}
     for row in (row for reported in every for row in rows_of(reported)):
@@ -48,7 +48,7 @@ def furthest(every: Sequence[ItemResults]) -> dict[tuple[str, str], ClaimRow]:
 
 
 def _known(row: ClaimRow) -> tuple[bool, bool, int, int, int]:
-    """Return a sort key that is larger the more is known; for equal knowledge the larger profile comes first."""
+    """Return a sort key that is larger the more is known; for equal knowledge the larger profile is first."""
     judged, profile = row.judged, row.item.profile
     size = PROFILES.index(profile) if profile in PROFILES else 0
     return judged.is_decided, judged.verdict == "undecided", judged.looks, judged.n, size
@@ -81,7 +81,7 @@ def board(every: Sequence[ItemResults], paper: str = "") -> list[ClaimRow]:
 
 
 def kinds(rows: Sequence[ClaimRow]) -> dict[str, list[ClaimRow]]:
-    """Split claims into those on a paper's own words and questions of ours; withdrawn claims are left out.
+    """Split claims into claims on a paper's own words and questions of ours; withdrawn claims are left out.
 
     Pages count the sentences of these claims (`sentences_of`).
     """
@@ -147,10 +147,10 @@ def state_text(every: Sequence[ItemResults]) -> str:
         parts.append(f"{undecided} {'has' if undecided == 1 else 'have'} confirmatory runs without a decision.")
     if pilots := status["pilots only"]:
         has = "has" if pilots == 1 else "have"
-        parts.append(f"{pilots} {has} pilot runs only (exploratory seeds), which show a direction and decide nothing.")
+        parts.append(f"{pilots} {has} pilot runs only, on exploratory seeds, which decide nothing.")
     parts.append(f"A sentence has one contrast or several: {count(counted, 'claim')} in all, each contrast once.")
     if withdrawn := len(rows) - counted:
-        parts.append(f"{withdrawn} more are withdrawn: the pages of their tables say why.")
+        parts.append(f"{withdrawn} more are withdrawn: the pages of their tables give the reasons.")
     if all(reported.item.profile != "paper" for reported in every):
         parts.append("All runs are at reduced scale.")
     return " ".join(parts)
@@ -209,7 +209,7 @@ def state_line(every: Sequence[ItemResults]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class MainSentence:
-    """A main sentence of a paper: its claim, and what limits the result."""
+    """A main sentence of a paper: its claim, and the limits of the result."""
 
     row: ClaimRow
     limits: str
@@ -223,7 +223,7 @@ def main_sentences() -> Mapping[str, list[MainSentence]]:
     for paper, entries in tomllib.loads(MAIN.read_text()).items():
         for entry in entries:
             check_keys("reports/findings.toml", entry, {"claim", "against", "brief"})
-            if entry["claim"] in claims:  # a test, or a user's own paper, may have different tables
+            if entry["claim"] in claims:  # a test, or a user's paper, may have different tables
                 row = without_runs(*claims[entry["claim"]])
                 one = MainSentence(row=row, limits=entry["against"], brief=entry.get("brief", ""))
                 main.setdefault(paper, []).append(one)
@@ -231,7 +231,7 @@ def main_sentences() -> Mapping[str, list[MainSentence]]:
 
 
 def _with_runs(every: Sequence[ItemResults]) -> dict[str, list[MainSentence]]:
-    """Return the main sentences of each paper, each with its claim at the profile whose runs say most about it."""
+    """Return the main sentences of each paper, each with its claim at the profile with the most informative runs."""
     known = furthest(every)
     found: dict[str, list[MainSentence]] = {}
     for paper, main in main_sentences().items():

@@ -17,7 +17,7 @@ WORDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name(
 
 
 def metric_name(metric: str) -> str:
-    """Return the metric's name for readers, such as "Test accuracy", or its own name if words.toml has none.
+    """Return the metric's name for readers, such as "Test accuracy", or its internal name if words.toml has none.
 
     The name of a gradient diversity describes the variant.
     """

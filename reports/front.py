@@ -41,7 +41,7 @@ def front_values(every: Sequence[ItemResults]) -> dict[str, Any]:
 
 
 def three_numbers(every: Sequence[ItemResults]) -> list[tuple[str, str]]:
-    """Return three numbers, each with what it counts: tables and figures, sentences with a decision, runs."""
+    """Return three numbers, each with its unit: tables and figures, sentences with a decision, runs."""
     declared = [name for name in ITEMS if name.partition("/")[0] in PAPERS]
     with_runs = {reported.item.name for reported in every if reported.item.name in declared}
     sentences = sentences_of(kinds(board(every))[SENTENCES])

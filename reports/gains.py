@@ -1,6 +1,6 @@
 """The differences that a paper publishes, in a column or in its text, next to the same differences of the runs.
 
-Under a reduced profile the two are of different data sets or sizes, which the heads of the columns say.
+Under a reduced profile the two are of different data sets or sizes, which the heads of the columns name.
 """
 
 from collections.abc import Callable, Mapping

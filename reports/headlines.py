@@ -1,6 +1,6 @@
 """Describe the headline sentence of each paper: the results at every setting, in words and as one picture.
 
-`papers.toml` names the claim whose sentence is a paper's headline. The choice does not depend on what came out. All
+`papers.toml` names the claim with the sentence of a paper's headline. The choice does not depend on the results. All
 numbers are from the records.
 """
 
@@ -33,13 +33,13 @@ class Outcome:
     Differences are in the metric's unit, and a positive difference supports the sentence.
     """
 
-    claim: Claim  # the claim that is judged in this setting; without one, the claim on the sentence in another table
+    claim: Claim  # the claim that is judged in this setting, or the sentence's claim in a different table
     name: str  # of the comparison
     verdict: str  # of the claim in this setting; NOT_JUDGED without one
     scope: str  # "at K = 10, C = 2 and 10 on MNIST"
-    K: int = 0  # the largest; 0 if no client takes part
+    K: int = 0  # the largest, or 0 without clients
     data: tuple[str, ...] = ()
-    estimate: float | None = None  # Hodges-Lehmann; None: no seed has all cells
+    estimate: float | None = None  # Hodges-Lehmann, or None if no seed has all cells
     interval: Interval | None = None
     n: int = 0
     is_exploratory: bool = False
@@ -86,7 +86,7 @@ class Outcome:
 
     @property
     def _of_several(self) -> str:
-        """Return a remark on which of the claim's comparisons is shown; empty if there is only one."""
+        """Return a remark on the comparison of the claim that is shown; empty if there is only one."""
         if len(self.differences) < 2:
             return ""
         return f"; this is the smallest of {len(self.differences)} differences, of which {self.above_zero} above zero"
@@ -113,7 +113,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """A paper's headline sentence with its outcomes; judged outcomes come first."""
+    """A paper's headline sentence with its outcomes, the judged ones first."""
 
     paper: str
     short: str  # name of the paper
@@ -173,7 +173,7 @@ class Headline:
 
     @property
     def picture(self) -> Picture | None:
-        """Draw the differences seed by seed: one panel for each outcome. None without a run."""
+        """Draw the differences seed by seed, with one panel for each outcome. Return None without a run."""
         drawn = [outcome for outcome in self.shown if outcome.differences][:MOST_PANELS]
         return _draw(drawn, named=self.has_several_comparisons) if drawn else None
 
@@ -225,7 +225,7 @@ def _importance(sentence: Sentence) -> tuple[bool, bool]:
 def outcomes_of(sentence: Sentence, every: Sequence[ItemResults]) -> list[Outcome]:
     """Return the outcomes of the sentence at every setting, judged ones first, then by number of clients.
 
-    These are the sentence's claims at the profile whose runs say most about them, decided verdicts on the same claims
+    These are the sentence's claims at the profile with the most informative runs, decided verdicts on the same claims
     at other profiles, and judged claims of other tables on the same contrast. Runs without a verdict are added if
     they have more clients than any verdict, or data that no verdict covers.
     """
@@ -268,7 +268,7 @@ def _at_other_profiles(row: ClaimRow, every: Iterable[ItemResults]) -> list[Clai
 
 
 def _claim_on(place: ItemResults, other: Other) -> ClaimRow | None:
-    """Return the judged claim of that table on the contrast; None without one."""
+    """Return the judged claim of that table on the contrast, or None without one."""
     if other.verdict is None:
         return None
     return next((row for row in rows_of(place) if row.claim.contrasts == (other.contrast,)), None)
@@ -300,7 +300,7 @@ def _outcome(row: ClaimRow) -> Outcome:
 
 
 def _without_claim(row: ClaimRow, other: Other) -> Outcome:
-    """Return the outcome of runs of a different table, for which no claim is judged."""
+    """Return the outcome of runs of a different table without a judged claim."""
     place = row.reported.same_profile[other.item]
     by_seed = differences(place, row.claim, other.contrast)
     seeds = CONFIRMING if other.confirmatory else PILOTS
@@ -328,7 +328,7 @@ def _without_records(row: ClaimRow) -> Outcome:
 
 
 def _contrast_names(contrasts: Sequence[Mapping[str, float]]) -> list[str]:
-    """Name each contrast by the cell that is expected to be better, or by the other one if that tells them apart."""
+    """Name each contrast by the cell that is expected to be better, or by the other one if that distinguishes them."""
     better = [max(contrast, key=lambda label: contrast[label]) for contrast in contrasts]
     worse = [min(contrast, key=lambda label: contrast[label]) for contrast in contrasts]
     for names in (better, worse):
@@ -384,7 +384,7 @@ def _draw_panel(ax: Axes, outcome: Outcome, names: Sequence[str]) -> None:
 
 
 def _short_names(labels: Sequence[str]) -> list[str]:
-    """Return the parts of the labels in which they differ: "K=2/fewer"; empty for a single label."""
+    """Return the parts that differ between the labels: "K=2/fewer"; empty for a single label."""
     parts = [label.split("/") for label in labels]
     if len({len(own) for own in parts}) > 1:
         return list(labels)

@@ -1,4 +1,4 @@
-"""Draw the picture of a table or figure: its `Drawing` says which curves or points are in which panel."""
+"""Draw the picture of a table or figure: its `Drawing` assigns curves or points to panels."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +23,7 @@ from reports.formatting import WORDS, axis_title, is_fraction, metric_name
 from reports.item_results import KEPT, ItemResults
 
 DIVERSITY = "diversity/delta/l2/squared/clients"
-MOST_LINES = 16  # in a panel; more lines cannot be told apart
+MOST_LINES = 16  # in a panel; more lines cannot be distinguished
 MOST_PANELS = 6  # in a row
 PANEL_POINTS = 120
 BAR_PANEL = 3.2  # inches: the width of a panel of bars
@@ -50,7 +50,7 @@ def item_picture(reported: ItemResults) -> Picture | None:
 
 
 def caption_of(item: Item) -> str:
-    """Say what the kind of figure shows, and what is dotted."""
+    """Describe the content of this kind of figure, including dotted lines."""
     drawing = item.drawing or Drawing()
     named = ", ".join(dict.fromkeys(metric_name(metric) for metric in drawing.truth.values()))
     dotted = f" Dotted, in a line's colour: {named}, mean over seeds." if named else ""
@@ -72,7 +72,7 @@ def drawn_metrics(reported: ItemResults) -> list[str]:
     return metrics
 
 
-Place: TypeAlias = tuple[str, str, Cell, Cell]  # panel, line, the cell, and the cell whose place it takes
+Place: TypeAlias = tuple[str, str, Cell, Cell]  # panel, line, the cell, and the cell that it replaces
 
 
 def _places(item: Item, panels: Collection[str], lines: Collection[str], x: Collection[str] = ()) -> Iterator[Place]:
@@ -103,7 +103,7 @@ def panels_of(item: Item, drawing: Drawing) -> dict[str, dict[str, Cell]]:
     """Return panel title -> line name -> cell.
 
     Without keys for panels, there is a panel for each value of the other keys if lines are methods, and one panel if
-    the item has one method. A line's name says what the panel's title does not say.
+    the item has one method. A line's name has the parts that the panel's title lacks.
     """
     cells = [cell for cell in item.cells if cell.role != "ladder"]
     keys = dict.fromkeys(key for cell in cells for key in cell.setting)
@@ -177,9 +177,10 @@ def _curves(reported: ItemResults, drawing: Drawing) -> Picture | None:
 
 
 def clip(axes: Axes, known: Mapping[str, Mapping[str, Series]], baseline: float | None) -> str:
-    """Set the start of the y axis just below the end of the supervised baseline, and return a remark on what is hidden.
+    """Set the start of the y axis just below the end of the supervised baseline, and return a remark on the hidden
+    part.
 
-    `known`: the curves of each panel, in percent, whose axes share the scale of `axes`. `baseline`: the final accuracy
+    `known`: the curves of each panel, in percent; their axes share the scale of `axes`. `baseline`: the final accuracy
     of the supervised baseline, in percent; without one the axis stays as it is. Lines that end slightly lower are also
     shown. A line is clipped if it ends further below the baseline than the best line ends above it.
     """
@@ -206,7 +207,7 @@ def clip(axes: Axes, known: Mapping[str, Mapping[str, Series]], baseline: float 
 
 
 def baseline_of(reported: ItemResults) -> float | None:
-    """Return the final accuracy of the supervised baseline in percent, the lowest of several; None without a run."""
+    """Return the final accuracy of the supervised baseline in percent, the lowest of several, or None without a run."""
     baselines = [result for result in reported.results.values() if is_bound(result.cell) and result.summary]
     return min((100 * result.summary.mean for result in baselines if result.summary), default=None)
 
@@ -222,7 +223,7 @@ def curves(
     joins: int | None = None,
     named: bool = True,
 ) -> None:
-    """Draw lines by name: mean and 95 % band, or single runs. `joins`: the round after which clients take part."""
+    """Draw lines by name: mean and 95 % band, or single runs. `joins`: the last round before clients join."""
     names = list(looks)
     for name, series in lines.items():
         _plot_curve(ax, series, name, looks[name], names.index(name), busy=len(lines) > BUSY)
@@ -265,7 +266,7 @@ def _marked(look: Look, points: int, number: int) -> dict[str, Any]:
 
 
 def joins(cells: Iterable[Cell]) -> int | None:
-    """Return the round after which clients take part, if the server trains first. Return None if cells differ."""
+    """Return the last round before clients join, if the server trains first. Return None if cells differ."""
     rounds = {getattr(cell.experiment.method, "warm_start_rounds", 0) for cell in cells if cell.role != "bound"}
     rounds.discard(0)
     return rounds.pop() if len(rounds) == 1 else None
@@ -340,9 +341,9 @@ def _plot_against(
 def _class_counts(reported: ItemResults, drawing: Drawing) -> Picture | None:
     """Draw the class counts of each cell's clients, and the class counts of its labelled images, in one panel each.
 
-    They are from the first run whose record has them. Without such a run, the panel shows the partition from which
-    the cell's columns are computed, and there is no panel if its images are in a folder that this machine does not
-    have. No data set is read.
+    They are from the first run with a record of them. Without such a run, the panel shows the partition that the cell's
+    columns are computed from, and there is no panel if its images are in a folder that this machine does not have. No
+    data set is read.
     """
     counts: dict[str, pd.DataFrame] = {}
     for cell in reported.item.cells:

@@ -24,8 +24,8 @@ OTHER_DATA = "not comparable with published accuracy"  # in the note of a data s
 class Agreement:
     """The difference between our accuracy of one cell and the published one.
 
-    The margin was fixed before any run. The two accuracies have the same setting only at profile `paper`. Whether a
-    sentence of the paper holds is decided by its claims, not by this difference.
+    The margin was fixed before any run. The two accuracies have the same setting only at profile `paper`. Claims decide
+    whether a sentence of the paper holds, and not this difference.
     """
 
     difference: float  # ours - published, a fraction
@@ -43,7 +43,7 @@ class ItemResults:
         self.paper = item.name.split("/")[0]
         self.page = item_page(item)  # from the site's root
         self.of = functools.cache(self._of)
-        self.same_profile = {item.name: self}  # items whose runs may bear on a claim's sentence: see `connect`
+        self.same_profile = {item.name: self}  # items with runs that may bear on a claim's sentence: see `connect`
 
     @functools.cached_property
     def judged(self) -> list[Judged]:
@@ -94,13 +94,13 @@ Places: TypeAlias = Sequence[tuple[ItemResults, CellResult]]  # cells, each with
 
 
 def connect(every: Sequence[ItemResults]) -> Sequence[ItemResults]:
-    """Make the items of each profile known to one another, and return all items."""
+    """Make the items of each profile known to each other, and return all items."""
     for one in every:
         one.same_profile = {other.item.name: other for other in every if other.item.profile == one.item.profile}
     return every
 
 
 def note_on_other_data(result: CellResult) -> str:
-    """Return the note of data files whose images differ from the paper's; empty if the images are the paper's."""
+    """Return the note of data files with different images than the paper's; empty if the images are the paper's."""
     notes = {run.data_note for run in result.runs if run.seed in result.values}
     return ", ".join(sorted(note for note in notes if OTHER_DATA in note))

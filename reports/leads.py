@@ -1,4 +1,4 @@
-"""Where a method's lead over the reference method holds: the settings of a table as rows, methods as columns.
+"""Show in which settings a method leads over the reference method: the settings of a table as rows, methods as columns.
 
 A table has this comparison if it names a reference (`Item.reference`). Each entry is the mean difference of the last
 test accuracies, paired by seed, with its interval. A method is ahead in a setting if the interval lies above zero, and
@@ -36,7 +36,7 @@ class Lead:
 
     method: str
     setting: str
-    difference: Summary | None = None  # None: no seed is common to both
+    difference: Summary | None = None  # None if no seed is common to both
 
     @property
     def interval(self) -> tuple[float, float] | None:

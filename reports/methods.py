@@ -1,6 +1,7 @@
-"""Compose the page of each method: its description, who sends and keeps what, and its results in all environments.
+"""Compose the page of each method: its description, the values that it sends and keeps, and its results in all
+environments.
 
-The properties of a method are computed from what its runs transferred ("exchange" in a result) and never typed in. A
+The properties of a method are computed from its runs' communication, "exchange" in a result, and never typed in. A
 method has a property if all of its runs have it.
 """
 
@@ -100,7 +101,7 @@ def _results_table(cells: Places) -> Table:
 
 
 def methods_table(methods: Mapping[str, Places]) -> Table:
-    """Return a row for each method: what it is, which labels it can use, and how many runs there are."""
+    """Return a row for each method: its description, the labels that it can use, and its number of runs."""
     rows = []
     for kind, cells in methods.items():
         about, n = described(kind), sum(result.n for _, result in cells)
@@ -111,7 +112,9 @@ def methods_table(methods: Mapping[str, Places]) -> Table:
 
 
 def exchange_table(runs: Sequence[RunRecord]) -> Table | None:
-    """Return who received, sent and kept what, by the method's own names, from the first run that has it."""
+    """Return the values that each participant received, sent and kept, by the method's names, from the first run that
+    has them.
+    """
     exchange = next((run.result["exchange"] for run in runs if run.result.get("exchange")), None)
     if exchange is None:
         return None
@@ -135,7 +138,7 @@ def _names(sizes: dict[str, float] | None) -> str:
 def properties_of(runs: Iterable[RunRecord]) -> dict[str, TableEntry]:
     """Return each property of EXCHANGED and LEARNED with the observation behind it.
 
-    Return nothing if no run recorded what it transferred.
+    Return nothing if no run recorded its communication.
     """
     runs = [run for run in runs if run.result.get("exchange")]
     if not runs:
@@ -187,7 +190,7 @@ def _list(names: Iterable[str]) -> str:
 
 
 def property_table(reported: ItemResults) -> Table | None:
-    """Return what methods transfer and, in a method comparison, how they learn, with one row per method.
+    """Return the communication of methods and, in a method comparison, how they learn, with one row per method.
 
     Baselines have no row. Return None if no run recorded it.
     """

@@ -56,7 +56,7 @@ def values_of(metric: str, runs: Sequence[RunRecord]) -> list[float]:
 
 
 def unknown_means(runs: Sequence[RunRecord]) -> dict[str, float | None]:
-    """Return the mean of each metric over the runs, for the rows of CSV files; None without a value."""
+    """Return the mean of each metric over the runs, for the rows of CSV files, or None without a value."""
     means: dict[str, float | None] = {}
     for metric in METRICS:
         values = values_of(metric, runs)

@@ -11,7 +11,7 @@ from benchmark.methods.registry import method_name
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.items import cell_named, items
 from benchmark.papers.own import OWN, own_item
-from benchmark.records.record import Records
+from benchmark.records.record import Records, contain_runs, stale_records
 from benchmark.verdicts.families import note_own, noted_own, own_files
 from sweeps.factors import DEFAULT_PROFILE
 from sweeps.grid import Grid
@@ -21,7 +21,7 @@ ItemWithRecords = tuple[Item, Records]
 
 
 def note_cells(grid: Grid, results: Path) -> None:
-    """Write down the claims of custom tables whose cells a sweep names, before its runs begin."""
+    """Write down the claims of custom tables if a sweep names their cells, before its runs begin."""
     files = {str(cell).partition(":")[0] for cell in grid.get("cell", ()) if ".toml:" in str(cell)}
     for profile in grid.get("profile", [DEFAULT_PROFILE]) if files else ():
         note_own(items(sorted(files), profile), results)
@@ -30,17 +30,17 @@ def note_cells(grid: Grid, results: Path) -> None:
 def with_own(
     results: Path, known: Sequence[ItemWithRecords], read: Callable[..., Records], troubles: list[str]
 ) -> list[ItemWithRecords]:
-    """Return the known items, the custom tables whose runs began in this results folder, and an item of other runs."""
+    """Return the known items, the custom tables with runs in this results folder, and an item of other runs."""
     have, every = {(item.name, item.profile) for item, _ in known}, [*known]
     for item in own_items(results, troubles):
         planned = plan([item], results, read=read)
-        if any(planned.records.values()) and (item.name, item.profile) not in have:
+        if contain_runs(planned.records) and (item.name, item.profile) not in have:
             every.append((planned.items[0], restricted(planned.records, planned.shown)))
     return [*every, *_other_runs(results, every, read, troubles)]
 
 
 def own_items(results: Path, troubles: list[str]) -> Iterator[Item]:
-    """Yield the custom tables whose runs began in this results folder.
+    """Yield the custom tables with runs in this results folder.
 
     A table that names code which is not imported is left out, and a line about it is appended to `troubles`.
     """
@@ -63,7 +63,8 @@ def _other_runs(
     records = read(results, others, with_reference=False)
     cells = []
     for key, runs in records.items():
-        first = next(iter(runs.values()), None)
+        every_run = runs or stale_records(runs)
+        first = next(iter(every_run.values()), None)
         if first is None or first.experiment.get("evaluation", {}).get("validation"):  # a trial
             continue
         try:
@@ -74,11 +75,11 @@ def _other_runs(
             gone = [what for what, name in own.items() if find_spec(name.partition(":")[0].partition(".")[0]) is None]
             type_ = " ".join(f"--{what} {name}" for what, name in own.items())
             absent = ", ".join(own[what] for what in gone)
-            why = f"is of {absent}, whose file is not here; put it into this folder, and type {type_}"
+            why = f"uses {absent}, but its file is missing; put it into this folder, and type {type_}"
             troubles.append(f"{results / 'runs' / key}: {why if gone else error}")
             continue
         setting = {"method": method_name(experiment.method), "data": public_name(experiment.data.name)}
-        label = f"{key}: {setting['method']} on {setting['data']}, seeds {', '.join(map(str, runs))}"
+        label = f"{key}: {setting['method']} on {setting['data']}, seeds {', '.join(map(str, every_run))}"
         if experiment.cell_key == key:
             cells.append(Cell(label=label, setting=setting, experiment=experiment))
     if cells:

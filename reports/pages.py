@@ -59,7 +59,7 @@ def progress(reported: ItemResults) -> dict[str, Any]:
 
 
 def items_table(shown: Sequence[ItemResults]) -> Table:
-    """Return a row for each table or figure with its progress. Caveats about its runs are on its own page."""
+    """Return a row for each table or figure with its progress. Caveats about its runs are on the page of the item."""
     rows = []
     for reported in shown:
         seen, item = progress(reported), reported.item
@@ -181,7 +181,7 @@ def item_values(reported: ItemResults) -> dict[str, Any]:
 
 
 def leading_claims(reported: ItemResults) -> list[ClaimRow]:
-    """Return the claims with which a page begins: the primary ones, or without any the first decided ones."""
+    """Return the claims at the beginning of a page: the primary ones, or without any the first decided ones."""
     rows = [row for row in rows_of(reported) if not row.claim.withdrawn]
     primary = [row for row in rows if row.claim.main]
     decided = [row for row in rows if row.judged.is_decided]
@@ -209,12 +209,12 @@ def result_sentences(reported: ItemResults) -> str:
     return " ".join(sentences)
 
 
-LEADING = 4  # decided claims with which the page of an item without primary claims begins
+LEADING = 4  # decided claims at the beginning of the page of an item without primary claims
 HEADS = ("Result", "Method and data", "Trained again here", "Not trained again", "Accuracy (%)", "95 % interval", "n")
 
 
 def bundles(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return what the page shows of each valid submission, and one line per submission that is invalid."""
+    """Return the content of the page for each valid submission, and one line per submission that is invalid."""
     values, troubles = [], []
     for path in sorted(folder.glob("*.zip")):
         try:
@@ -230,7 +230,7 @@ def bundles(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _bundle_rows(bundle: Bundle, again: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield a row for each cell. A run's accuracy follows its own selection rule; diverged runs are in no mean."""
+    """Yield a row for each cell. A run's accuracy follows the run's selection rule; diverged runs are in no mean."""
     for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1)):
         runs = [run for run in bundle.records if run.cell_key == key]
         selected = [run.selected(ACCURACY) for run in runs if run.status == "done"]

@@ -1,6 +1,6 @@
 """Build the table of an item's own runs, with a block of columns for each metric.
 
-The keys of `item.columns` (usually the method) vary over columns. The keys of `item.rows`, or without them all other
+The keys of `item.columns`, usually the method, vary over columns. The keys of `item.rows`, or without them all other
 keys, vary over rows. If two entries would share a place, or if there are too many columns to read, the table is a list
 with one row per entry. Published numbers are in a separate table: see published_table.py.
 """
@@ -32,7 +32,7 @@ from reports.published_table import published_rows
 from reports.tables import Column, Row, Table, TableEntry, table_of
 
 BELOW = "below baseline"
-LADDER = "Cumulative ablation: what each step adds"  # cells of this suite that show where a difference comes from
+LADDER = "Cumulative ablation: the effect of each step"  # cells of this suite that show the cause of a difference
 WIDEST = 8  # columns of one metric side by side; a list reads better than a wider table
 NOT_COMPARED = ("bound", "ladder", "partition")  # roles of cells that are never the best of a setting
 BEST = (
@@ -154,7 +154,7 @@ def common_counts(results: Iterable[CellResult]) -> str:
 
 
 def frame_of(item: Item) -> list[tuple[str, str]]:
-    """Return the data set and the network of the item's own runs, and what they are surrogates for."""
+    """Return the data set and the network of the item's runs, and the published ones that they replace."""
     publication = item.publication
     cells = [cell for cell in item.cells if is_trained(cell)]
     own = dict.fromkeys(data_name(cell) for cell in cells)
@@ -209,7 +209,7 @@ def _measured(
 
 
 def best_cells(reported: ItemResults, metric: str) -> frozenset[str]:
-    """Return the labels of the cells whose value is the best of its setting beyond chance.
+    """Return the labels of the cells with the best value of their setting beyond chance.
 
     Cells compete if they differ in nothing but the method: equal settings, data and labels. The best mean over the
     seeds that all of them have must exceed the second best: Student's 95 % interval of the paired differences is above
@@ -239,7 +239,7 @@ def _best_of(results: Sequence[CellResult]) -> str:
 
 
 def best_of(values: Mapping[str, Mapping[int, float]], diverged: Collection[str]) -> str:
-    """Return the label whose values by seed are the best beyond chance, as `best_cells` says; "" if none is.
+    """Return the label with the best values by seed beyond chance, as defined in `best_cells`, or "" without one.
 
     A label in `diverged` is never the best.
     """

@@ -33,7 +33,7 @@ def _source(card: Card) -> str:
     if card.is_measured:
         return f"{card.source}. CUDA tests: {card.facts['tests'].get('result', 'not run')}."
     if _has_measured(card):
-        return "not measured with this version. Times with ~ are estimates; the others are those of the section above."
+        return "not measured with this version. Times with ~ are estimates; the others are from the section above."
     return "not measured. All times are estimates."
 
 

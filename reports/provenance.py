@@ -1,4 +1,4 @@
-"""Describe where numbers come from: the manifests of their runs, and caveats about these runs."""
+"""Describe the provenance of numbers: the manifests of their runs, and caveats about these runs."""
 
 import json
 import re
@@ -133,7 +133,7 @@ def code_versions(runs: Iterable[RunRecord]) -> dict[str, int]:
 
 
 def made_from(runs: Iterable[RunRecord]) -> str:
-    """Say when and on which machines the records were made, from the records only, because the site reads no clock."""
+    """Report when and on which machines records were made, from the records only, because the site reads no clock."""
     unique = list({(run.cell_key, run.seed): run for run in runs}.values())
     if not unique:
         return "From no run yet."

@@ -1,6 +1,6 @@
 """Build the published table of an item: every value, under the paper's own names and in the paper's own layout.
 
-It needs no run. Its numbers never appear in a table of the suite's own runs, whose data set may be a surrogate.
+It needs no run. Its numbers never appear in a table of the suite's own runs, because that data set may be a surrogate.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ class PublishedNumber:
 
 
 def publication_of(item: Item) -> Publication | None:
-    """Return what a paper publishes of the item; for a custom table, its entries with published numbers."""
+    """Return the published values of the item; for a custom table, its entries with published numbers."""
     if item.publication is not None:
         return item.publication
     entries = tuple(entry for entry in (*item.cells, *item.shown) if entry.published)
@@ -41,7 +41,7 @@ def publication_of(item: Item) -> Publication | None:
 
 
 def published_table(item: Item) -> Table | None:
-    """Return the published table; None if nothing is published, or no value can be read from a figure."""
+    """Return the published table, or None if nothing is published, or no value can be read from a figure."""
     publication = publication_of(item)
     numbers = _placed(publication) if publication else []
     if publication is None or not numbers:
@@ -74,7 +74,7 @@ def published_table(item: Item) -> Table | None:
 
 
 def unread_text(item: Item) -> str:
-    """Say what the paper's figure shows if no value can be read from it; empty if there are values."""
+    """Describe the paper's figure if no value can be read from it; empty if there are values."""
     publication = publication_of(item)
     if publication is None or not publication.unread:
         return ""

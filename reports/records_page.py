@@ -17,7 +17,9 @@ from reports.tables import Table, table_of
 
 @functools.cache
 def keys_of_items() -> frozenset[str]:
-    """Return the keys of all cells of the suite's items under every profile, including those that trials may choose."""
+    """Return the keys of all cells of the suite's items under every profile, including the cells that trials may
+    choose.
+    """
     builders: Mapping[str, Callable[..., Item]] = {**ITEMS, **VARIANTS}
     keys = set[str]()
     for name, build in builders.items():

@@ -1,7 +1,7 @@
 """Write all run records as Parquet files, with a data card and Croissant metadata (core and RAI fields).
 
-pandas writes Parquet with pyarrow, which only this needs: the extra `parquet`. No clock is read, so that equal records
-give equal files with equal releases of both.
+Only this module needs pyarrow, which pandas uses to write Parquet: the extra `parquet`. No clock is read, so that equal
+records give equal files with equal releases of both.
 """
 
 import hashlib
@@ -84,7 +84,7 @@ def write_release(
     `every`: the tables; `records`: all records of this suite; `sent`: the accepted submissions, as
     `reports.pages.bundles` returns them. Raise ConfigError without pyarrow, and CannotWrite.
     """
-    import pandas as pd  # importing it takes a while, and only notebooks and this need it
+    import pandas as pd  # slow to import, and only notebooks and this module need it
 
     owned = [(record, OURS, False) for record in records if record.status in FINISHED]
     for values in sent:
@@ -200,7 +200,7 @@ def _table_rows(every: Iterable[ItemResults]) -> Iterator[tuple[Any, ...]]:
 
 
 def described(told: Mapping[str, Any], column: str) -> str:
-    """Return what a column is: from release.toml, or the name of a metric."""
+    """Return the meaning of a column: from release.toml, or the name of a metric."""
     if column in told["columns"]:
         return str(told["columns"][column])
     name, unit = metric_name(column), unit_of(column)

@@ -37,7 +37,7 @@ def parts() -> list[dict[str, Any]]:
 
 
 def released_table(every: Sequence[ItemResults]) -> Table:
-    """Return one row per way of a part and profile with runs; a way without runs has one row that says so."""
+    """Return one row per way of a part and profile with runs; a way without runs has the row "not run"."""
     claims, rows, profiles = _claims(every), list[list[TableEntry]](), dict[str, dict[str, CellResult]]()
     for reported in every:
         named = {f"{reported.item.name}: {label}": result for label, result in reported.results.items()}
@@ -108,7 +108,7 @@ def _row(
 
 
 def _changed(result: CellResult, others: Iterable[CellResult]) -> tuple[str, ...]:
-    """Return the fields in which the cell differs from the others; only the method's name if the methods differ."""
+    """Return the fields that differ between the cell and the others; only the method's name if the methods differ."""
     mine, *theirs = (flat(to_json(one.cell.experiment)) for one in (result, *others))
     changed = {}
     for field, value in mine.items():

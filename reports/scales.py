@@ -1,8 +1,8 @@
 """Compare the estimates of a claim at several scales: does a reduced setting predict a larger one?
 
 A claim is measured at a scale if its item has runs of all cells of a contrast at that profile. The sentence of a claim
-may also have runs in other items, with more clients or on other data. Nothing here judges a claim: a verdict is that of
-the claim at its own profile.
+may also have runs in other items, with more clients or on other data. This module judges no claim: a verdict is always
+about the claim at its own profile.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,12 +22,12 @@ from reports.formatting import NONE, amount, count, difference_interval, is_frac
 from reports.item_results import ItemResults
 from reports.tables import Row, Table, TableEntry, row_of, table_of
 
-FEWEST = 5  # pairs of estimates, below which a rank correlation says nothing
+FEWEST = 5  # the smallest number of pairs of estimates for a rank correlation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What runs of one setting say of a claim. The estimate has the sign of the claim's difference."""
+    """The results of runs of one setting for a claim. The estimate has the sign of the claim's difference."""
 
     claim: Claim
     where: str  # "laptop: at K = 10 on MNIST"
@@ -52,7 +52,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How well the estimates of one setting predict those of another, larger one."""
+    """How well the estimates of one setting predict the estimates of a larger one."""
 
     smaller: str
     larger: str
@@ -80,7 +80,7 @@ class Agreement:
 
     @property
     def rank_correlation(self) -> float | None:
-        """Return Spearman's rank correlation of estimates in points; None for fewer than five pairs or equal values."""
+        """Return Spearman's rank correlation of estimates, or None for fewer than five pairs or equal values."""
         small = [one.estimate for one, _ in self.in_points]
         large = [one.estimate for _, one in self.in_points]
         if len(small) < FEWEST or len(set(small)) == 1 or len(set(large)) == 1:
@@ -103,7 +103,7 @@ class Agreement:
 
 
 def scales_values(every: Sequence[ItemResults]) -> dict[str, Any]:
-    """Return what the page "From small to large" shows."""
+    """Return the content of the page "From small to large"."""
     by_claim = at_profiles(every)
     elsewhere = in_other_settings(every)
     return {
@@ -170,7 +170,7 @@ def profiles_table(by_claim: Sequence[dict[str, Measured]]) -> Table:
 
 
 def in_other_settings(every: Iterable[ItemResults]) -> list[tuple[Measured, Measured]]:
-    """Return, for each claim with runs in other items, its own estimate and that with more clients or on other data."""
+    """Return, for each claim with runs in other items, its estimate and the one with more clients or on other data."""
     pairs = []
     for row in _rows_with_estimates(every):
         own_data = data_of(row.item, row.claim.labels)

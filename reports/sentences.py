@@ -1,4 +1,4 @@
-"""Group claims by sentence, which is what the summaries count. Each contrast of a sentence is a separate claim.
+"""Group claims by sentence, because the summaries count sentences. Each contrast of a sentence is a separate claim.
 
 The status of a sentence follows from the statuses of its claims, without the withdrawn ones:
 
@@ -82,7 +82,7 @@ def sentence_values(sentence: Sentence) -> dict[str, Any]:
 
 
 def sentences_table(sentences: Sequence[Sentence], *, brief: bool = False) -> Table:
-    """Return a row for each sentence, with its contrasts below one another.
+    """Return a row for each sentence, with its contrasts below each other.
 
     `brief`: a line for each decided contrast only; the sentence leads to the first of its claims.
     """

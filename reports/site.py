@@ -2,7 +2,7 @@
 
 The site is a pure function of items and records. It depends on no clock, machine or random name, so that two builds
 give the same bytes. Pages can be opened from disk. They load only the site's style sheet and script, and their content
-security policy forbids anything else.
+security policy forbids all other files.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ BOARD = "board.html"
 ARENA = "arena"  # the method comparison has a page like a paper
 LINK = re.compile(r'(<a\b[^>]*?) href="([^":?#]+)[^"]*"')  # to a page of the site
 Files: TypeAlias = dict[str, bytes]  # by their paths from the site's root
-FEWEST = 40  # tasks: with fewer, starting further processes takes longer than it saves
+FEWEST = 40  # tasks: with fewer, starting further processes costs more time than it saves
 PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
 MOST = 8  # processes, because each needs memory for the records that it changes
 
@@ -78,12 +78,12 @@ def build(
 ) -> Path:
     """Write the site of these items under `out` and return its front page.
 
-    `only`: names and profiles of the items whose pages are written. Lists also contain the other items, whose pages
-    stay as they are. Without `only`, all pages are written, and files of an earlier build that this one does not write
-    are removed. An item whose cells are the same experiments under several profiles is shown once. `troubles`: lines
-    for the front page about files that could not be read. `results`: the folder whose studies and accepted submissions
-    are shown. `<paper>/departures.md` of each paper and `performance.md` are written by hand. Raise CannotWrite if a
-    file cannot be written.
+    `only`: names and profiles of the items with pages to write. Lists also contain the other items; their pages do not
+    change. Without `only`, all pages are written, and files of an earlier build that this one does not write are
+    removed. An item with the same experiments under several profiles is shown once. `troubles`: lines for the front
+    page about files that could not be read. `results`: the folder of the studies and accepted submissions.
+    `<paper>/departures.md` of each paper and `performance.md` are written by hand. Raise CannotWrite if a file cannot
+    be written.
     """
     every = _distinct(shown)
     mine = [reported for reported in every if only is None or (reported.item.name, reported.item.profile) in only]
@@ -187,7 +187,7 @@ def _cell(cell: Cell, places: Places) -> Files:
 
 
 def _paper(name: str, every: Sequence[ItemResults]) -> Files:
-    """Return the page of a paper, its deviations, and its own analysis."""
+    """Return the page of a paper, its deviations, and its analysis."""
     folder, files = slug(name), Files()
     mine = [reported for reported in every if reported.paper == name]
     if analysis := ssfl_analysis(mine) if name == "ssfl" else None:

@@ -1,8 +1,8 @@
 """Analyse SSFL: does the server's weight explain grouping's gain, and does gradient diversity predict accuracy?
 
-The paper says that grouping helps because it lowers gradient diversity. Inside a group, the server also has a larger
-weight. The control is FedAvg whose server has that weight without any group. Cells that differ only in how the server
-averages share data, partition and seeds. This analysis is descriptive; claims are judged elsewhere.
+According to the paper, grouping helps because it lowers gradient diversity. Inside a group, the server also has a
+larger weight. The control is FedAvg with that weight of the server and without groups. Cells that differ only in how
+the server averages share data, partition and seeds. This analysis is descriptive; claims are judged elsewhere.
 """
 
 import math
@@ -31,7 +31,7 @@ MEASURES, GAINS, WAYS, SENTENCES = (TEXTS[name] for name in ("measures", "parts"
 
 
 def server_weight(experiment: Experiment) -> float | None:
-    """Return the server's share of the averaged model; None if no server trains or the method is not of this family."""
+    """Return the server's share of the averaged model, or None without training at the server and for other methods."""
     averaging = getattr(experiment.method, "averaging", None)
     if averaging is None or experiment.data.label_setting not in ("server", "everywhere"):
         return None
@@ -41,10 +41,10 @@ def server_weight(experiment: Experiment) -> float | None:
 
 
 def runs_of(items: Iterable[ItemResults]) -> pd.DataFrame:
-    """Return one row per finished run of a cell in which the server has a weight.
+    """Return one row per finished run of a cell with a weight of the server.
 
-    The columns are OF_CELL, seed, accuracy (a fraction, after the last round), and the median over the rounds of each
-    of MEASURES (NaN if it was not measured), so that early rounds with small updates do not dominate. `setting`: the
+    The columns are OF_CELL, seed, accuracy as a fraction after the last round, and the median over the rounds of each
+    of MEASURES, or NaN if it was not measured, so that early rounds with small updates do not dominate. `setting`: the
     key of everything but the averaging, which a cell shares with its counterparts. `labelled`: clients also train on
     labels. `collapsed`: the cell's median run ends below the supervised baseline. A cell of several items has the name
     of the first.
@@ -119,7 +119,7 @@ def partial_correlation(xy: float, xz: float, yz: float) -> float:
 
 
 def gains_over(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per grouping cell whose setting also has FedAvg and the control with the same server weight.
+    """Return one row per grouping cell if its setting also has FedAvg and the control with the same server weight.
 
     The columns cell and control are names. whole (grouping - FedAvg), by_weight (control - FedAvg) and rest (grouping -
     control) are mean differences of accuracy over the n common seeds, as fractions. diversity is the difference in the
@@ -127,7 +127,7 @@ def gains_over(runs: pd.DataFrame) -> pd.DataFrame:
     """
     runs = runs.assign(weight=runs["server_weight"].round(9))
     grouping, control, fedavg = (runs[runs["averaging"] == way] for way in ("Grouping", "Control", "FedAvg"))
-    common = ["setting", "weight", "seed"]  # the first of cells that differ only in what is measured
+    common = ["setting", "weight", "seed"]  # the first of cells that differ only in their measurements
     paired = grouping.merge(control.drop_duplicates(common), on=common, suffixes=("", "_control"))
     paired = paired.merge(fedavg.drop_duplicates(["setting", "seed"]), on=["setting", "seed"], suffixes=("", "_fedavg"))
     paired["whole"] = paired["accuracy"] - paired["accuracy_fedavg"]
@@ -158,7 +158,7 @@ def gains_text(gains: pd.DataFrame) -> str:
 
 
 def page(items: Sequence[ItemResults]) -> dict[str, Any] | None:
-    """Return the values of the analysis of all items of the paper, one section per profile; None without a record."""
+    """Return the analysis of all items of the paper, one section per profile, or None without a record."""
     # The cells of implementation choices differ in more than the averaging, and have a separate page.
     own = [one for one in items if "method" not in one.item.rows and not one.item.name.endswith("/departures")]
     profiles = dict.fromkeys(reported.item.profile for reported in own)

@@ -29,7 +29,7 @@ class TableEntry:
     best: bool = False  # whether the text is bold: the best value of its setting beyond chance
     look: str = ""  # published, missing, partial, diverged or a verdict; it selects the colour
     href: str = ""  # from the site's root
-    sort: float | None = None  # None: sorted by its text
+    sort: float | None = None  # None if sorted by its text
 
     @property
     def line(self) -> str:
@@ -71,7 +71,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     title: str = ""  # the heading on a page with several tables
-    brief: str = ""  # a shorter caption for a page whose headings already say the rest
+    brief: str = ""  # a shorter caption for a page with headings that contain the rest
     notes: tuple[str, ...] = ()
     data: Sequence[Mapping[str, Any]] = ()
 
@@ -82,7 +82,7 @@ class Table:
 
     @property
     def filters(self) -> dict[str, list[str]]:
-        """Return the keys and values for filtering rows: keys with at least two values, some of which rows share."""
+        """Return the keys and values for filtering rows: keys with at least two values, if some rows share a value."""
         values: dict[str, dict[str, None]] = {}
         for row in self.rows:
             for key, value in row.values.items():
@@ -122,15 +122,15 @@ def table_of(
 
 
 def markdown(text: str) -> str:
-    """Return text for a cell of a Markdown table, in which it ends no cell or line and is neither tag nor link."""
+    """Return text for a cell of a Markdown table. It ends no cell or line and is neither tag nor link."""
     return text.translate(MARKDOWN)
 
 
 def csv_safe(value: object) -> object:
-    """Return a CSV field that no spreadsheet takes for a formula.
+    """Return a CSV field that no spreadsheet reads as a formula.
 
-    Text that begins with = + - @ (or a control character that spreadsheets skip) gets a leading apostrophe. Numbers
-    stay as they are, and NaN becomes empty.
+    Text that begins with = + - @, or with a control character that spreadsheets skip, gets a leading apostrophe.
+    Numbers stay as they are, and NaN becomes empty.
     """
     if not isinstance(value, str):
         return None if value != value else value

@@ -40,7 +40,7 @@ MOST_DECIDED = 6  # decided claims that are not primary, at the end of the outpu
 VERDICT, ESTIMATE = 12, 13  # characters of the verdict and of the estimate in the line of a primary claim
 NOT_COMPARED = "Published numbers are of a larger setting."
 PROCESSORS = "Your numbers differ by processor, verdicts seldom do."
-LAYOUTS = (8, 0)  # largest numbers of columns, tried in this order until the table fits; 0 is a list
+LAYOUTS = (8, 0)  # largest numbers of columns, tried in this order until the table fits; 0 makes a list
 
 
 def print_item(item: Item, records: Records, console: Console, report: str | None = None) -> None:
@@ -208,7 +208,7 @@ def _print_claim(row: ClaimRow, number: int, console: Console) -> None:
 
 
 def _rich(table: Table, console: Console) -> RichTable:
-    """Convert a table for rich; each line of an entry gets its own line."""
+    """Convert a table for rich; each line of an entry gets a separate line."""
     shown = RichTable(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
     longest = max((len(row.entries[0].text) for row in table.rows), default=0)
     for place, column in enumerate(table.columns):

@@ -1,4 +1,4 @@
-"""Describe tuning studies: what was searched on held-out labels, and what the best setting gained, in one sentence.
+"""Describe tuning studies in one sentence: the search on held-out labels, and the gain of the best setting.
 
 Only a study's JSON file under results/studies is needed, neither Optuna nor the study's storage.
 """

@@ -127,7 +127,7 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True)
 class OnCard:
-    """The hours that runs would take on a card, one after another."""
+    """The hours of runs on a card, trained in sequence."""
 
     card: Card
     hours: Mapping[str, float]  # by engine
@@ -144,7 +144,7 @@ class OnCard:
 
 
 def on_card(card: Card, counted: Iterable[tuple[Experiment, float, float]]) -> OnCard:
-    """Return the hours that runs would take. `counted` has each run with its local steps and FLOPs."""
+    """Return the hours of these runs. `counted` has each run with its local steps and FLOPs."""
     counted = list(counted)
     timed = {row.engine for row in card.rows if row.ms is not None}
     engines = [name for name in ENGINES if name in timed]

@@ -42,7 +42,7 @@ class RunCost:
     warm: Cost  # cost of one round
     later: Cost
     last: Cost
-    downloads: FirstDownloads = FirstDownloads()  # in addition to what the rounds cost
+    downloads: FirstDownloads = FirstDownloads()  # in addition to the cost of the rounds
 
     def of_round(self, number: int) -> Cost:
         """Return the cost of a round; the first round has number 1."""
@@ -60,7 +60,10 @@ class RunCost:
         return self._of_first(rounds) + self._first_downloads(rounds)
 
     def _first_downloads(self, rounds: int) -> Cost:
-        """Return what clients download once in the first rounds. Some warm starts have no local work of clients."""
+        """Return the bytes that clients download once in the first rounds.
+
+        Some warm starts have no local work of clients.
+        """
         without_clients = 0 if self.warm.bytes_down else self.warm_rounds
         return self.downloads.of_first(max(0, rounds - without_clients))
 
@@ -129,7 +132,7 @@ def count(run: Experiment, also: frozenset[int] = frozenset()) -> RunCost:
 
 
 def countable(runs: Iterable[Experiment]) -> tuple[list[Experiment], tuple[Note, ...]]:
-    """Return the runs whose cost can be counted, and a note for each reason why other runs cannot be counted."""
+    """Return the runs with a cost that can be counted, and a note for each reason why other runs cannot be counted."""
     able: list[Experiment] = []
     reasons = Counter[str]()
     for run in runs:

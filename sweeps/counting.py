@@ -33,11 +33,11 @@ from benchmark.optimizer import Constant
 from sweeps.meta import META, WithoutNumbers, network_on_meta
 from sweeps.stand_in import SureReader, stand_in
 
-MILD = 1e-3  # a learning rate at which no run diverges
+MILD = 1e-3  # a learning rate without divergence
 
 # Seconds on one core of the reference processor, an AMD EPYC: per torch operation, per FLOP, per pixel of each view,
-# and per round (the Trainer, the run record and the observers). `python -m tests.performance.estimates` compares them
-# with recorded runs.
+# and per round, for the Trainer, the run record and the observers. `python -m tests.performance.estimates` compares
+# them with recorded runs.
 OPERATION_SECONDS, FLOP_SECONDS = 1.6e-5, 2.6e-11
 PIXEL_SECONDS = {"plain": 5e-10, "weak": 2.5e-9, "weak2": 2.5e-9, "strong": 1.2e-8}
 ROUND_SECONDS = 0.003
@@ -47,7 +47,7 @@ COUNTS = ("local_steps", "flops", "bytes_up", "bytes_down")
 
 @dataclass(frozen=True)
 class Note:
-    """A sentence that says why counts are not exact, and the names of these counts."""
+    """A sentence that explains why counts are not exact, and the names of these counts."""
 
     text: str
     at_most: frozenset[str] = frozenset()  # upper bounds: smaller with fewer confident pseudo-labels or changes
@@ -69,12 +69,12 @@ BY_REPORTS = Note(
     factor=2.5,
 )
 BY_PARTITION = Note(
-    "the number of steps per pass depends on the partition, so the totals are those of equally large clients",
+    "the number of steps per pass depends on the partition, so the totals assume equally large clients",
     about=frozenset({"local_steps", "bytes_up", "bytes_down"}),
 )
 
 BY_COHORTS = Note(
-    "each client downloads what is not trained once: how many clients ever take part depends on the seed",
+    "each client downloads the untrained weights once, and the number of these clients depends on the seed",
     about=frozenset({"bytes_down"}),
 )
 
@@ -107,12 +107,12 @@ class Cost:
 
 
 def step_seconds(flops: float, operations: float) -> float:
-    """Return the seconds that FLOPs and their operations take on a core of the reference processor."""
+    """Return the seconds for FLOPs and their operations on a core of the reference processor."""
     return flops * FLOP_SECONDS + operations * OPERATION_SECONDS
 
 
 class MetaEnvironment(Environment):
-    """An environment whose networks are on the meta device."""
+    """An environment with networks on the meta device."""
 
     def network(self, model: Model | None = None, device: str | torch.device = CPU) -> nn.Module:
         return network_on_meta(model or self.experiment.model, self.data.image_shape, self.data.num_classes)
@@ -215,7 +215,7 @@ class FirstDownloads:
     clients: int = 0  # that take part in a round
 
     def of_first(self, rounds: int) -> Cost:
-        """Return the bytes of the clients that take part in one of these rounds: K (1 - (1 - clients / K)^rounds)."""
+        """Return the bytes of the clients in these rounds: K (1 - (1 - clients / K)^rounds)."""
         if not self.bytes_each:
             return Cost()
         has_part = self.K * (1 - (1 - self.clients / self.K) ** rounds)
@@ -244,7 +244,7 @@ class RoundCounter:
 
     @property
     def downloads(self) -> "FirstDownloads":
-        """Return what clients download with their first job, by the last round that was played."""
+        """Return the bytes that clients download with their first job, by the last round that was played."""
         return FirstDownloads(bytes_each=self._once, K=self._environment.K, clients=len(self._clients))
 
     def play(self, number: int) -> Cost:

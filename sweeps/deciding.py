@@ -1,8 +1,8 @@
 """Find the confirmatory runs that can decide an open claim, given the number of confirmatory seeds per cell.
 
-A claim is judged at interim analyses (9, 16, 24 and 32 seeds) and at no number of seeds between them. A run decides
+A claim is judged at interim analyses with 9, 16, 24 and 32 seeds, and at no number of seeds between them. A run decides
 nothing if no open claim is about its cell, if the claim's share of the error is too small for so few seeds, or if its
-seed comes after the last interim analysis.
+seed is after the last interim analysis.
 """
 
 from collections import Counter, defaultdict
@@ -71,12 +71,12 @@ class OpenClaims:
             shown = [*names[:NAMED], *([f"{len(names) - NAMED} more"] if len(names) > NAMED else [])]
             text = few or f"{asked} can decide {len(self.decidable)} of {looks.total()} open claims"
             return f"{text}; {number} that only other claims need are left out ({', '.join(shown)}); {anyway}"
-        used = f"no open claim needs them, or they come after the interim analysis at {last_analysis(self.seeds)} seeds"
+        used = f"no open claim needs them, or they are after the interim analysis at {last_analysis(self.seeds)} seeds"
         return f"{number} of {asked} are left out, since {used}; {anyway}"
 
 
 def last_analysis(seeds: int) -> int:
-    """Return the last interim analysis that this number of confirmatory seeds reaches; 0 if they reach none."""
+    """Return the last interim analysis that this number of confirmatory seeds reaches, or 0 if they reach none."""
     return max((n for n in LOOKS if n <= seeds), default=0)
 
 

@@ -1,7 +1,7 @@
 """Compare the local steps and bytes in a run record with the numbers that follow from the run's settings.
 
-These numbers are counted without data, like those of `fssl plan`. Most settings decide steps and bytes exactly. The
-notes of a count name the numbers that are upper bounds or estimates.
+These numbers are counted without data, like the numbers of `fssl plan`. Most settings decide steps and bytes exactly.
+The notes of a count name the numbers that are upper bounds or estimates.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -68,7 +68,7 @@ def _faults(record: RunRecord, run: Experiment, cost: RunCost) -> Iterator[Fault
 
 
 def _wrong_rounds(record: RunRecord, cost: RunCost, name: str, column: str) -> Iterator[Fault]:
-    """Yield the first round whose count differs from the settings' count or exceeds its upper bound."""
+    """Yield the first round with a count that differs from the settings' count or exceeds its upper bound."""
     for line in record.rounds:
         right, found = getattr(cost.of_round(line["round"]), name), line.get(column, 0)
         may_be_fewer = _is_at_most(name, cost.notes) or bool(line.get(SKIPPED, 0))

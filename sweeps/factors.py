@@ -39,7 +39,7 @@ NAMES = (*FIELDS, *CHOICES, "seed", "profile", "cell")
 
 
 def experiment_of(values: Mapping[str, Any]) -> Experiment:
-    """Return the experiment of these factors. Raise ConfigError that names the factor, its value and what to write."""
+    """Return the experiment of these factors. Raise ConfigError that names the factor, its value and a valid value."""
     for name, value in values.items():
         check(name, value)
     seed = values.get("seed", 0)

@@ -21,21 +21,21 @@ META = torch.device("meta")
 aten = torch.ops.aten
 
 
-# Results and FLOPs by the operation and the shapes of its arguments. torch takes up to .4 ms to derive a result, and
+# Results and FLOPs by the operation and the shapes of its arguments. torch needs up to .4 ms to derive a result, and
 # many layers of a network have the same operation on the same shapes.
 _results: dict[Hashable, tuple[Any, int]] = {}
 
 
 class WithoutNumbers(TorchDispatchMode):
-    """A mode in which code that reads numbers can run on meta tensors: every number is 1, every condition is true.
+    """A mode for running code that reads numbers on meta tensors: every number is 1, every condition is true.
 
     A meta tensor that is copied to the CPU becomes ones. A CPU tensor that is combined with a meta tensor loses its
     numbers. `flops` counts convolutions and matrix products by torch's own formulas; a multiplication and its addition
-    count as two. `operations` counts all operations that a device executes one after another.
+    count as two. `operations` counts all operations that a device executes in sequence.
     """
 
     def __init__(self) -> None:
-        from torch.utils.flop_counter import flop_registry  # imported only on use, which takes a fifth of a second
+        from torch.utils.flop_counter import flop_registry  # imported only on use, which costs a fifth of a second
 
         super().__init__()
         self._formulas = flop_registry
@@ -88,7 +88,7 @@ _TO_PYTHON = (Tensor.numpy, Tensor.tolist, Tensor.__array__)
 
 
 class _ReadsByPython(TorchFunctionMode):
-    """A mode in which meta tensors that are converted to NumPy arrays or lists become ones.
+    """A mode that replaces meta tensors by ones if they are converted to NumPy arrays or lists.
 
     torch refuses these conversions before it dispatches them, so that `WithoutNumbers` alone does not see them.
     """

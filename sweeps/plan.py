@@ -55,7 +55,7 @@ class Seeds:
 
     pilots: int | None = None
     confirming: int | None = None
-    decisive: bool = False  # only those confirmatory runs that can decide an open claim
+    decisive: bool = False  # only the confirmatory runs that can decide an open claim
 
     def pilots_of(self, item: Item) -> int:
         return self.pilots or (item.seeds if self.confirming is None and self.pilots is None else 0)
@@ -155,7 +155,7 @@ def _undecidable(
 ) -> dict[Experiment, None]:
     """Return the missing confirmatory runs that can decide no open claim, if `seeds` asks for decisive runs only.
 
-    No claim can be judged in an item whose cells wait for trials, so its runs are left out only after the trials.
+    No claim can be judged in an item that waits for trials, so its runs are left out only after the trials.
     """
     if not (seeds.decisive and seeds.confirming):
         return {}
@@ -198,7 +198,7 @@ def _score(records: Records, trial: Experiment) -> float | None:
 def restricted(records: Records, runs: Iterable[Experiment]) -> Records:
     """Select the run records of these runs and of confirmatory seeds.
 
-    So a table of three exploratory seeds shows no further exploratory seeds, among records that count and among those
+    So a table of three exploratory seeds shows no further exploratory seeds, among records that count and among records
     that do not.
     """
     seeds: dict[str, set[int]] = {}

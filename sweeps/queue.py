@@ -34,12 +34,12 @@ from sweeps.status import in_words
 
 QUEUE = Path(__file__).with_name("queue.toml")
 CUDA = "cuda"
-SHARE_TO_SAVE = 0.02  # share of the time before its end at which unfinished runs are stopped so that they save
+SHARE_TO_SAVE = 0.02  # unfinished runs are stopped, so that they save, this share of the time before its end
 # Runs that one card trains at the speed of a single run, as measured on an H200 (reports/performance.md).
 RUNS_IN_TURN, RUNS_UNDER_MPS = 3.0, 8.0
 # From this version of the rule on, the arms of a seed also share the processor type and torch's minor version.
 ONE_MACHINE_SINCE = 7
-LONGER = 0.1  # a run that takes longer than expected is expected to need a tenth of its time so far
+LONGER = 0.1  # a run that is slower than expected is expected to need a further tenth of its time so far
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ class Shelf:
         self._copies = list(dict.fromkeys([*reference_folders(results), *folders]))
 
     def finished(self, run: Experiment) -> RunRecord | None:
-        """Return the finished run record, or None. A record in the results folder takes precedence over a copy."""
+        """Return the finished run record, or None. A record in the results folder overrides a copy."""
         record = self.here(run)
         if record is not None and record.status in FINISHED and self._counts(record):
             return record
@@ -208,9 +208,9 @@ class Shelf:
 def write_copy(folder: Path, record: RunRecord, known: Iterable[Path] = ()) -> Path | None:
     """Write the compact copy of a finished run into the folder. Return its path, or None if it exists already.
 
-    `known` are further folders with copies. If a copy of the run from a different kind of device exists, the new
-    copy's name ends with its own device: seed=200@nvidia-h200.json.gz. Raise DataError for a run record that must not
-    be committed.
+    `known` are further folders with copies. If a copy of the run from a different kind of device exists, the new copy's
+    name ends with its device: seed=200@nvidia-h200.json.gz. Raise DataError for a run record that must not be
+    committed.
     """
     if "@" in record.path.name:
         raise DataError(
@@ -250,7 +250,7 @@ class Pace:
 
 
 def crowding(side_by_side: int, devices: Sequence[str], cores: int) -> float:
-    """Estimate by which factor a run is slower than if no other runs trained at the same time."""
+    """Estimate the factor that slows a run if other runs train at the same time."""
     if devices[0] == CPU:
         return max(1.0, side_by_side / cores)
     pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
@@ -260,20 +260,20 @@ def crowding(side_by_side: int, devices: Sequence[str], cores: int) -> float:
 
 @dataclass(kw_only=True)
 class Timetable:
-    """The decisions on which runs may begin, and the state of each unit. `launch` calls `fits` and `watch`."""
+    """Decides which runs may begin, and has the state of each unit. `launch` calls `fits` and `watch`."""
 
     units: Sequence[Unit]
     shelf: Shelf
     results: Path
     side_by_side: int
-    until: float  # the time, on the clock `now`, at which unfinished runs are stopped
+    until: float  # the time for stopping unfinished runs, on the clock `now`
     pace: Pace
     # The share of its rounds that a run has left; it is smaller than 1 if the run began before this call.
     share_left: Callable[[Experiment], float] = lambda run: 1.0
     when_complete: Callable[[Unit], None] = lambda unit: None
     now: Callable[[], float] = time.monotonic
     admitted: list[Unit] = field(default_factory=list)
-    complete: list[Unit] = field(default_factory=list)  # units whose runs are all finished
+    complete: list[Unit] = field(default_factory=list)  # units with finished runs only
     before: list[Unit] = field(default_factory=list)  # complete units that were complete before this call
     trained: list[Experiment] = field(default_factory=list)
     refused: dict[Unit, str] = field(default_factory=dict)  # units that cannot begin in this call, with the reason
@@ -302,7 +302,7 @@ class Timetable:
                 since = int(record.manifest.get("rule", {}).get("version", 0))
                 if there != here and since >= ONE_MACHINE_SINCE:
                     was = f"{there.processor}, torch {there.torch}"
-                    self.refused[unit] = f"some of its runs are from another machine ({was})"
+                    self.refused[unit] = f"some of its runs are from a different machine ({was})"
             for record in filter(None, map(self.shelf.here, missing)):
                 device = Machine.of(record.manifest).device
                 if record.status in FINISHED or device != here.device:

@@ -22,7 +22,7 @@ from benchmark.records.provenance import commit
 from sweeps.launcher import RunDied, RunFailed, named
 from sweeps.workers import Mirror, attempt
 
-LOCAL = "local"  # the address of a cluster on this machine that lasts as long as the launch
+LOCAL = "local"  # the address of a cluster on this machine that ends with the launch
 STORE = 80 * 2**20  # bytes of Ray's object store, the smallest size that Ray accepts; nothing large goes through it
 SECONDS_TO_SEE = 5.0  # until a new file of a different machine appears in a network folder
 SECONDS_WITHOUT_NODES = 120.0  # until the launch ends; before that, nodes may return and new ones may join
@@ -107,7 +107,7 @@ class RayWorkers:
             self._token.touch()
         except OSError as error:
             raise cannot_write(results, error) from None
-        # Ray shows a task only its own GPUs.
+        # Ray shows a task only the GPUs of this task.
         self._orders = (self._token, commit(), os.environ.get("FSSL_DATA", ""), "cuda:0" if share[1] else CPU, mirror)
         self._train = ray.remote(max_retries=0, num_cpus=share[0], num_gpus=share[1])(train)
 

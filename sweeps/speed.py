@@ -2,8 +2,8 @@
 
 Counted seconds are for a core of the reference processor (`sweeps.counting`). One plain training step of the run's
 network is timed on a core of this machine, and its ratio to the counted seconds is used for all work of the run. The
-seconds on a CUDA device come from the times of its card (`sweeps.cards`). If the card was not measured, the timed step
-gives its FLOP/s.
+seconds on a CUDA device are based on the times of its card (`sweeps.cards`). If the card was not measured, the timed
+step gives its FLOP/s.
 """
 
 import copy
@@ -32,7 +32,7 @@ TIMED_STEPS = 8
 
 
 def seconds_on(device: str, run: Experiment, cost: Cost, results: Path) -> float:
-    """Return the seconds that a run with this cost takes on a device of this machine."""
+    """Return the seconds of a run with this cost on a device of this machine."""
     data = stand_in_set(run.data.name, run.data.pooled_test)
     step = (run.model, data.image_shape, data.num_classes, run.precision, device)
     if device == CPU:

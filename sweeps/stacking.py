@@ -1,6 +1,6 @@
 """Find the kinds of jobs that train together on a GPU, without a GPU.
 
-A cell's rounds run on noise with the shape of the data. Each kind of job takes one step on the CPU in float64,
+A cell's rounds run on noise with the shape of the data. Each kind of job runs one step on the CPU in float64,
 separately and together with a second job, like the comparison of the stacked engine before it trains
 (`benchmark.federated.stacked.guard`).
 """
@@ -59,7 +59,7 @@ class Examiner(GroupRunner):
         return module, islice(iter(batches), len(job.update.phases))
 
     def _asking_reader(self, job: Job, *arguments: Any) -> None:
-        """Return None, so that each job makes its own passes with `SureReader`."""
+        """Return None, so that each job makes separate passes with `SureReader`."""
 
     def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
         return SureReader(self._environment, job, round_number)

@@ -39,7 +39,7 @@ def stand_in(experiment: Experiment) -> Environment:
 
 @cache
 def stand_in_set(name: str, pooled_test: int) -> DataSet:
-    """Return a data set with equally large classes whose images share one array of zeros.
+    """Return a data set with equally large classes and one array of zeros for all images.
 
     A custom image folder is loaded to find its size.
     """

@@ -15,7 +15,7 @@ from benchmark.records.record import FAILED, FINISHED, MEASURES, Round, RunRecor
 from benchmark.records.run_lock import is_held, why_dead
 
 # A stopped run was stopped on purpose and saved. A failed run ended with an exception, and the next command tries it
-# again. The process of a dead run has ended, or its heartbeat is too old; the next worker takes it over.
+# again. The process of a dead run has ended, or its heartbeat is too old; the next worker resumes it.
 State = Literal["done", "diverged", "running", "stopped", "failed", "dead", "damaged", "missing"]
 ACCURACY = "test/accuracy"
 
@@ -40,7 +40,7 @@ class RunStatus:
     round: int = 0  # the last recorded round
     attempt: int = 0  # number of processes that have trained it so far
     accuracy: float | None = None  # accuracy of the last test, as a fraction
-    seconds_per_round: float | None = None  # None if no round is recorded
+    seconds_per_round: float | None = None  # or None if no round is recorded
     work: float = 0.0  # planned CPU seconds, or rounds if no time left is requested
     share_done: float = 0.0  # finished fraction of its work
     measures: Mapping[str, float] = field(default_factory=dict)  # the method's own measures, as last computed
@@ -149,7 +149,7 @@ def on_disk(results: Path, profile: str | None = None) -> list[RunStatus]:
     """Return the status of every run that was ever begun in this folder of results.
 
     If a cell and seed have several runs, return the one for the present data and code. If `profile` is given, return
-    only runs of this profile and those that cannot be read.
+    only runs of this profile and runs that cannot be read.
     """
     look_again()
     runs: dict[Path, RunStatus] = {}
@@ -167,7 +167,7 @@ def on_disk(results: Path, profile: str | None = None) -> list[RunStatus]:
         if record is not None and profile in (
             None,
             record.experiment.get("profile"),
-        ):  # None if it starts at this moment
+        ):  # the record is None if the run starts at this moment
             experiment = record.experiment
             name = f"{experiment['method']['kind']} on {public_name(experiment['data']['name'])}, {key}"
             right = seed_folder(folder.parent, experiment)

@@ -79,7 +79,7 @@ class _Database(RDBStorage):
 
 
 class _Journal(JournalStorage, BaseHeartbeat):
-    """A journal whose trials have heartbeats: the times of files next to it, all by the clock of their disk."""
+    """A journal of trials with heartbeats: the times of files next to it, all by the clock of their disk."""
 
     def __init__(self, path: Path) -> None:
         self._beats = path.with_name(f"{path.name}.beats")

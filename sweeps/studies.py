@@ -73,7 +73,7 @@ class Hyperparameter:
         """Return the field's value at a coordinate after rounding the coordinate to `DIGITS` significant digits."""
         if self.values or isinstance(coordinate, int):
             return coordinate
-        return self.coordinate(float(f"{coordinate:.{DIGITS}g}"))  # `coordinate` is its own inverse
+        return self.coordinate(float(f"{coordinate:.{DIGITS}g}"))  # `coordinate` is also the inverse
 
     def suggested(self, trial: Trial, *, whole: bool = False) -> Value:
         """Return the value that the trial suggests; only whole numbers if `whole` is true."""
@@ -240,7 +240,7 @@ DECLARED = {tomllib.loads(path.read_text())["name"]: path for path in FILES}
 def read_study(name: str, profile: str, **given: int) -> Study:
     """Read a declared study, or a study from a custom file, at a profile. Raise ConfigError if there is none.
 
-    `given` are numbers of trials and seeds that replace those of the file.
+    `given` are numbers of trials and seeds that replace the numbers in the file.
     """
     if name not in DECLARED and not name.endswith(".toml"):
         raise ConfigError(f"unknown study {name!r}; {nearest(name, DECLARED)}, or give a file, such as ./mine.toml")

@@ -22,7 +22,7 @@ FIELDS = (
     *("run_cap", "command", "parameters", "early_terminate"),
 )
 METHODS = ("grid", "random", "bayes")
-MISSING = {  # what to write for a field that the server requires
+MISSING = {  # the value of a field that the server requires
     "method": "write method: grid, random or bayes",
     "command": f"write command: [{', '.join(map(json.dumps, COMMAND))}]",
     "parameters": "write parameters: and below it the factors, such as R: {values: [0, 0.4]}",
@@ -52,7 +52,7 @@ def written(grid: Grid, *, name: str, made_by: str) -> str:
 
 
 def read(path: Path) -> dict[str, list[Any]]:
-    """Read the grid of a sweep file. Raise ConfigError, which names the file, the entry and what to write."""
+    """Read the grid of a sweep file. Raise ConfigError, which names the file, the entry and a valid value."""
     content = config(path)
     if content["method"] != "grid":
         raise ConfigError(f"{path} has method {content['method']}, so W&B chooses the runs; `wandb agent` trains them")
@@ -61,7 +61,7 @@ def read(path: Path) -> dict[str, list[Any]]:
 
 
 def chosen_by_wandb(path: Path) -> str:
-    """Return the method of a sweep for which W&B chooses the runs, such as "bayes", or an empty text for a grid.
+    """Return the method of a sweep that lets W&B choose the runs, such as "bayes", or an empty text for a grid.
 
     Raise ConfigError if no experiment accepts the ends of its ranges, or if the shortest run with the longest warm
     start ends before its clients train.
@@ -117,7 +117,7 @@ def _check(content: Mapping[str, Any]) -> None:
     if content["method"] not in METHODS:
         raise ConfigError(f"method is {content['method']!r}; {choose(METHODS)}")
     if content["method"] == "grid" and "early_terminate" in content:
-        raise ConfigError("early_terminate does not suit a grid, whose runs are all trained to their end; leave it out")
+        raise ConfigError("early_terminate does not suit a grid, since all its runs train to their end; leave it out")
     metric = content.get("metric")
     if metric is None and (content["method"] == "bayes" or "early_terminate" in content):
         raise ConfigError("metric is missing; write name: test/accuracy and goal: maximize")

@@ -1,6 +1,6 @@
 """Tune values that a paper does not report, by Optuna studies on labels held out at the server, never on test data.
 
-A trial runs one setting on seeds from 1000 on, one after another. Its value is the mean accuracy after the last round.
+A trial runs one setting on seeds from 1000 on, in sequence. Its value is the mean accuracy after the last round.
 Its runs have ordinary run records: a finished run is read, and an interrupted run resumes. A trial is pruned if it is
 below the median of the other trials at the same round. Any number of workers may take part in a study: processes of one
 command, or commands on any machines that share its storage. The summary of a study is `results/studies/NAME.json`.
@@ -76,7 +76,7 @@ class TuneWorker:
                 try:
                     trials.optimize(self._value, n_trials=1)
                 except ValueError as error:
-                    if "Cannot tell" not in f"{error}":  # this process was suspended, and another one took the trial
+                    if "Cannot tell" not in f"{error}":  # this process was suspended and lost the trial to another
                         raise
                 print(f"fssl: {self.study.name}: {ended(trials)} of {self.study.trials} trials", file=sys.stderr)
             else:  # other workers run the last trials, and may die
@@ -164,7 +164,7 @@ def tune(worker: TuneWorker, *, jobs: int = 1) -> optuna.Study:
 
 
 def _end(others: Sequence[BaseProcess]) -> None:
-    """Stop these processes, and kill those that have not ended within `SECONDS_TO_SAVE`."""
+    """Stop these processes, and kill them if they have not ended within `SECONDS_TO_SAVE`."""
     for other in others:
         other.terminate()
     until = time.monotonic() + SECONDS_TO_SAVE

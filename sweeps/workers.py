@@ -34,7 +34,7 @@ SECONDS_TO_END = 0.5  # of a killed fork server, which counts as alive until the
 
 @dataclass(frozen=True, kw_only=True)
 class Mirror:
-    """The settings with which W&B mirrors the runs of a launch while they are trained."""
+    """The settings for mirroring the runs of a launch to W&B while they are trained."""
 
     mode: Literal["online", "offline"]
     cells: Mapping[str, str]  # cell key -> the name of the cell, such as "ssfl/tab2:FedAvg/full"
@@ -42,11 +42,11 @@ class Mirror:
 
 @dataclass(kw_only=True)
 class _Worker:
-    """A process that trains lists of runs, one list after another."""
+    """A process that trains lists of runs in sequence."""
 
     device: str
     process: BaseProcess
-    pipe: Connection  # lists of runs go in; (place, error or None) of each run comes out; closed if it dies
+    pipe: Connection  # receives lists of runs, returns (place, error or None) of each run; closed if it dies
     runs: dict[int, Experiment] = field(default_factory=dict)  # unfinished runs by place in the list
 
 
@@ -71,7 +71,7 @@ class LocalWorkers:
         self._gathered: list[Experiment] = []  # runs that wait for a process; only with `together`
         self._apart = set[Experiment]()  # runs of a process that died; a different run of it may be the cause
         self._workers: list[_Worker] = []
-        self._until: float | None = None  # time at which stopping processes are killed
+        self._until: float | None = None  # time for killing processes that are stopping
 
     def start(self, run: Experiment) -> None:
         if self._together is None:
@@ -104,7 +104,7 @@ class LocalWorkers:
 
     def _new_worker(self) -> _Worker:
         """Start a process on the least used device. Raise RunDied if it cannot start."""
-        taken = [worker.device for worker in self._workers]  # a device that is named twice gets twice as many
+        taken = [worker.device for worker in self._workers]  # a device that is named twice gets twice the number
         device = min(self._devices, key=lambda device: taken.count(device) / self._devices.count(device))
         with process_context(fresh=device != CPU) as context:
             pipe, end_of_worker = context.Pipe()
@@ -239,7 +239,7 @@ def attempt(
         return error
     except Exception as error:
         failure = failure_of(error)
-        if failure is None:  # a bug of this suite, whose traceback the launch's process does not have
+        if failure is None:  # a bug of this suite; the launch's process does not have its traceback
             traceback.print_exc(file=sys.stderr)
             return RunFailed(f"{named(experiment)} failed with {error!r}")
         return RunFailed(f"{named(experiment)} failed with {failure.line()}", failure)

@@ -1,4 +1,4 @@
-"""Shared by all tests: one tiny experiment on the embedded digits, and where the packed real data lies."""
+"""Provide fixtures for all tests: one tiny experiment on the embedded digits, and the place of the packed real data."""
 
 import signal
 import time
@@ -30,7 +30,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Restore one thread after each test: with two, sums in this process are rounded differently than in workers."""
+    """Restore one thread after each test, because sums in this process with two threads are rounded differently than in
+    workers.
+    """
     yield
     torch.set_num_threads(1)
 
@@ -45,12 +47,14 @@ def in_float64() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items):
-    """W&B's clients wait more than they compute: their file is begun first, beside others that compute."""
+    """Begin the file of W&B's clients first, next to tests that compute, because these clients mostly wait."""
     items.sort(key=lambda item: item.path.name != "test_agents.py")
 
 
 def tiny_experiment(**changes) -> Experiment:
-    """4 clients, 2 local steps, 3 rounds on 8x8 digits; tau 0.14 keeps 61 % of the samples in round 1."""
+    """Return an experiment with 4 clients, 2 local steps and 3 rounds on 8x8 digits; tau 0.14 selects 61 % of the
+    samples in round 1.
+    """
     experiment = Experiment(
         data=Data(
             name="digits",
@@ -74,7 +78,7 @@ def tiny() -> Experiment:
 
 @pytest.fixture
 def fssl(capsys):
-    """A command in this process: its exit code, and what it says on standard output and standard error."""
+    """Run a command in this process; return its exit code, standard output and standard error."""
 
     def called(*words):
         capsys.readouterr()  # of before
@@ -85,7 +89,7 @@ def fssl(capsys):
 
 @pytest.fixture
 def printed(fssl):
-    """What a command that ends with 0 says on standard output."""
+    """Return the standard output of a command that ends with 0."""
 
     def said(*words):
         code, out, err = fssl(*words)
@@ -96,14 +100,16 @@ def printed(fssl):
 
 
 def record_of(folder: Path) -> RunRecord:
-    """The record that has to be in a run's folder."""
+    """Return the record in a run's folder, which must exist."""
     record = read_run(folder)
     assert record is not None, f"{folder} holds no run"
     return record
 
 
 def status_of(pid: int) -> list[str]:
-    """Of a process: state, parent, group, session; nothing where there is none, or one that was not waited for."""
+    """Return the state, parent, group and session of a process; return nothing for a process that does not exist or
+    that was not waited for.
+    """
     try:
         status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
     except OSError:

@@ -1,4 +1,4 @@
-"""What README.md shows, read from its text: the commands, the method and the table of a user's own."""
+"""Read the examples of README.md from its text: the commands, the method and the user's table."""
 
 import re
 

@@ -50,7 +50,7 @@ def test_one_experiment_has_one_key_however_it_is_written(tmp_path, monkeypatch)
 
 
 def checked_classes(cls: Any = Checked) -> Iterator[Any]:
-    """All parts of an experiment that check their values."""
+    """Return all parts of an experiment that check their values."""
     for sub in cls.__subclasses__():
         if re.match(r"benchmark\.(data|models|optim|methods|experiment)", sub.__module__) and is_dataclass(sub):
             yield sub

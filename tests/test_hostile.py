@@ -171,7 +171,7 @@ SMALL = ["--federation.rounds=1", "--federation.K=2", "--federation.C=2", "--fed
 
 
 def fssl(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The command in another process, with these environment variables and no others of this user."""
+    """Run the command in another process, with these environment variables and no others of this user."""
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(folder), **variables}
     command = [sys.executable, "-m", "benchmark.cli.main", *words]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace")
@@ -216,7 +216,7 @@ SECRETS = {
 
 
 def holding(folder: Path, word: str) -> list[str]:
-    """The files that have the word, also those that are compressed."""
+    """Return the files that contain the word, also the compressed ones."""
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     plain = {path: gzip.decompress(data) if path.suffix == ".gz" else data for path, data in files.items()}
     return [str(path) for path, data in plain.items() if word.encode() in data]

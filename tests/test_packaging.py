@@ -90,7 +90,7 @@ def test_torch_and_torchvision_are_a_pair() -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder with the Makefile and what its set-up depends on, but no .venv."""
+    """Make a folder with the Makefile and the files that its set-up depends on, but no .venv."""
     for folder in (".lock", ".package"):
         (tmp_path / folder).mkdir()
     for name in ("Makefile", "pyproject.toml", ".package/torch_build.py"):
@@ -137,7 +137,7 @@ def test_make_without_a_python_says_which_it_needs(checkout: Path) -> None:
 
 
 def wheel(folder: Path, name: str, version: str, *needs: str) -> str:
-    """A package of nothing but its name. Returns its line of a lock."""
+    """Build a package that only has its name. Return its line of a lock."""
     path = folder / f"{name}-{version}-py3-none-any.whl"
     requires = [f"Requires-Dist: {need}" for need in needs]
     files = {

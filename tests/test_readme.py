@@ -24,7 +24,7 @@ PAGES = [
 
 
 def commands() -> list[str]:
-    """Every `fssl ...` line of a code block, without a shell's prompt, variables in front, pipes and comments."""
+    """Return every `fssl ...` line of a code block, without prompts, variables in front, pipes and comments."""
     found = []
     for page in PAGES:
         for line in shell_lines(page.read_text()) if page.exists() else []:
@@ -65,7 +65,7 @@ def test_seeds_that_a_page_shows_can_decide_a_claim_that_is_open(command: str) -
 
 @pytest.fixture
 def method_of_readme(tmp_path, monkeypatch) -> str:
-    """The README's method in a file outside the package, in whose folder the test runs; its name."""
+    """Write the README's method into a file outside the package, and run the test in its folder; return its name."""
     code, name = own_method()
     (tmp_path / "my_method.py").write_text(code)
     monkeypatch.chdir(tmp_path)

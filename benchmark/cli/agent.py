@@ -24,7 +24,7 @@ from sweeps.launcher import named
 from sweeps.plan import Plan, plan_of_runs
 from sweeps.sweep_file import config, differences, read
 
-SECONDS_TO_STOP = 120  # time between the signal and SIGKILL, in which runs save their last round
+SECONDS_TO_STOP = 120  # time for runs to save their last round, between the signal and SIGKILL
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
@@ -42,14 +42,14 @@ def run_command(options: argparse.Namespace) -> int:
     """Run `wandb agent` on ENTITY/PROJECT/ID, a sweep that `wandb sweep FILE` created.
 
     The command runs nothing if the server's sweep differs from FILE. With --devices 0,1 it starts one agent on each
-    GPU. The exit code comes from the run records: 0 if all runs are done, 70 if some diverged, 75 if other workers
+    GPU. The exit code depends on the run records: 0 if all runs are done, 70 if some diverged, 75 if other workers
     train the remaining runs, 76 if the agent was stopped, and 1 if runs are missing.
     """
     if options.sweep.count("/") != 2 or options.sweep.startswith("-"):
         raise ConfigError(
             f"{options.sweep!r} is not the name of a sweep; type ENTITY/PROJECT/ID as `wandb sweep` printed it"
         )
-    from benchmark.records.wandb_mirror import unreachable  # takes seconds to load
+    from benchmark.records.wandb_mirror import unreachable  # slow to load
 
     runs = checked(read(options.file), many=options.yes)
     if (why := unreachable()) is not None:
@@ -123,7 +123,7 @@ def _exit_code(planned: Plan, results: Path, stopped: bool) -> int:
     """Return the exit code of the sweep's records.
 
     Raise an FsslError if runs are missing: Stopped after a signal, RunningElsewhere if other workers train all of them,
-    and a plain FsslError otherwise.
+    and a plain FsslError in all other cases.
     """
     missing = planned.missing
     print(f"{len(planned.runs) - len(missing)} of {len(planned.runs)} runs have their record")

@@ -34,7 +34,7 @@ PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVIC
 REQUEST, ANSWER, STANDARD_ERROR = "request.json", "answer.json", "stderr.txt"
 LARGEST_FILE = 1 << 28  # bytes of any file that such a process writes
 LARGEST_RECORD = 1 << 26  # bytes of a file of a run record that this process reads
-MEMORY_WITHOUT = 32  # GB of address space if the machine does not say how much memory it has
+MEMORY_WITHOUT = 32  # GB of address space if the size of the machine's memory is unknown
 CHECK_SECONDS = 600.0  # time limit of a check that trains nothing
 
 
@@ -48,17 +48,17 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """The result of those checks of a submission that train nothing."""
+    """The result of the checks of a submission without training."""
 
     faults: Sequence[str]
-    absent: Sequence[str]  # data sets whose files are not here
-    not_compared: Sequence[str]  # what could not be compared with git
+    absent: Sequence[str]  # data sets without files on this machine
+    not_compared: Sequence[str]  # records and files that could not be compared with git
 
 
 def checked(path: Path, bundle: Bundle, *, trusted: bool, seconds: float = CHECK_SECONDS) -> Checked:
     """Check a submission without training; if `trusted`, a second process does so with its custom code.
 
-    What the second process says can only add faults.
+    The second process can only add faults.
     """
     faults, absent, not_compared = dict[str, None](), dict[str, None](), dict[str, None]()
     for with_code in (False, True) if trusted and bundle.own else (False,):
@@ -77,7 +77,10 @@ def checked(path: Path, bundle: Bundle, *, trusted: bool, seconds: float = CHECK
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """The record of a run that was trained again, or why there is none: `skipped` if it says nothing of the run."""
+    """The record of a run that was trained again, or the reason why there is none.
+
+    `skipped` has the reason if it is no fault of the run.
+    """
 
     record: RunRecord | None = None
     skipped: str | None = None
@@ -86,7 +89,7 @@ class Trained:
 
 
 def trained(bundle: Bundle, record: RunRecord, seconds: float) -> Trained:
-    """Train the record's run in a process of its own that is stopped after so many seconds."""
+    """Train the record's run in a separate process with this time limit in seconds."""
     names = own_code(record)
     source = {}
     for name, content in bundle.source.items() if names else ():
@@ -121,7 +124,8 @@ def _place() -> Iterator[Path]:
 
 
 def _run(task: str, place: Path, seconds: float, *, own_cache: bool) -> Ended:
-    """Run this module's task in the folder, and stop it with all processes that it started after so many seconds.
+    """Run this module's task in the folder, and stop it with all processes that it started after this number of
+    seconds.
 
     With `own_cache`, data sets are read from this process's folders, and nothing is cached beside them.
     """
@@ -149,7 +153,7 @@ def _run(task: str, place: Path, seconds: float, *, own_cache: bool) -> Ended:
             code = None
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # also what it left behind
+                os.killpg(process.pid, signal.SIGKILL)  # including files that it left behind
             process.wait()
     return Ended(code=code, says=_last_line(place / STANDARD_ERROR))
 
@@ -162,7 +166,7 @@ def _last_line(path: Path) -> str:
 
 
 def _answer(place: Path) -> dict[str, list[str]] | None:
-    """Read what a check wrote; None if it is not lists of texts."""
+    """Read a check's result; return None if it is not lists of texts."""
     path = place / ANSWER
     try:
         if not _is_plain(path):
@@ -205,7 +209,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def _limit() -> None:
-    """Limit the sizes of files and the address space of this process and of those that it starts."""
+    """Limit the sizes of files and the address space of this process and its child processes."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if "CUDA_VISIBLE_DEVICES" in os.environ or Path("/dev/nvidiactl").exists():
@@ -243,7 +247,7 @@ def _train(request: Mapping[str, Any], place: Path) -> None:
 
 
 def main(task: str, place: Path) -> int:
-    """Do the task that the folder's request describes. The last line on standard error says why it failed."""
+    """Do the task that the folder's request describes. The last line on standard error explains a failure."""
     _limit()
     request = json.loads((place / REQUEST).read_text())
     try:

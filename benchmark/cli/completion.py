@@ -39,7 +39,7 @@ def words_of(command: argparse.ArgumentParser) -> list[str]:
 
 
 def script() -> str:
-    """Build the script for all commands. This imports every command's module, which takes seconds."""
+    """Build the script for all commands. This needs seconds, because it imports every command's module."""
     from benchmark.cli.main import VERBS, parser
 
     cases = []
@@ -50,7 +50,7 @@ def script() -> str:
 
 
 def install() -> None:
-    """Write the script where bash-completion finds it, and say how to load it without bash-completion, and in zsh."""
+    """Write the script into bash-completion's folder, and print how to load it without bash-completion and in zsh."""
     home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     path = home / "bash-completion" / "completions" / "fssl"
     path.parent.mkdir(parents=True, exist_ok=True)

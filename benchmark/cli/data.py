@@ -82,7 +82,7 @@ def run_command(options: argparse.Namespace) -> None:
 def records(options: argparse.Namespace) -> None:
     """Unpack or write an archive of the committed records. Raise ConfigError unless exactly one of the two is asked."""
     if (options.get is None) == (options.write is None) or options.rest:
-        raise ConfigError("`fssl data records` needs either --get FILE or --write FILE, and nothing else")
+        raise ConfigError("`fssl data records` needs either --get FILE or --write FILE, and no other option")
     if options.get is not None:
         number = unpack_archive(options.get, options.results)
         print(f"{number} records unpacked into {options.results / 'reference'}")
@@ -95,7 +95,7 @@ def describe(split: Split, labels_N: IntArray) -> dict[str, Any]:
     """Return the split as JSON values.
 
     The keys are K, R_nominal (None if the partition rule has none), R_realised (SSFL Eq. 2), counts (K x d),
-    server_counts (the labelled images that the server trains on, without validation images) and hash. If clients have
+    server_counts (labelled images for training at the server) and hash. If clients have
     labelled images of their own, labelled_counts (K x d) counts them; `counts` does not include them.
     """
     counts_Kd = split.counts(labels_N)

@@ -1,4 +1,4 @@
-"""`fssl doctor`: check versions, device, data and the results folder, and say what to do.
+"""`fssl doctor`: check versions, device, data and the results folder, and print what to do.
 
 Imports nothing that fails on a broken installation before it is checked.
 """
@@ -22,10 +22,10 @@ from benchmark.records.provenance import PACKAGES, ROOT
 PYTHONS = ((3, 11), (3, 13))  # the oldest and the newest supported
 NVIDIA = Path("/proc/driver/nvidia/version")
 LIBRARY = "libcuda.so.1"  # the driver's own library, also without nvidia-smi
-# The first driver of each CUDA release, by its first number (CUDA's release notes, table of minimum drivers).
+# The first driver of each CUDA release, by its first number, from the table of minimum drivers in CUDA's release notes.
 FIRST_DRIVERS = ((580, (13, 0)), (525, (12, 0)), (450, (11, 0)), (0, (0, 0)))
-# A build runs with every driver of its CUDA's first number ("minor version compatibility"), so that the oldest build of
-# each number fits the most drivers. torch 2.9 and later have no build for CUDA 11.
+# By CUDA's minor version compatibility, a build runs with every driver of the same first number, so that the oldest
+# build of each number fits the most drivers. torch 2.9 and later have no build for CUDA 11.
 BUILDS = {13: "cu130", 12: "cu126"}
 # A processor's units for bfloat16, the fastest first, and their effect (reports/performance.md).
 UNITS = {
@@ -45,7 +45,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Check versions, device, data and the results folder. Lines that begin with !! say what to do."""
+    """Check versions, device, data and the results folder. Lines that begin with !! are instructions."""
     code = 0
     checks = (versions, device, data, results, *([stacking] if options.method else []))
     for check in checks:
@@ -55,7 +55,7 @@ def run_command(options: argparse.Namespace) -> int:
             code = 1
             print(f"!!  {check.__name__}: {problem}")
             if check is versions:
-                break  # with wrong ones nothing else can be checked
+                break  # with wrong ones all further checks would fail
     return code
 
 
@@ -115,10 +115,10 @@ def bf16_units() -> str:
 
 
 def driver_cuda() -> tuple[int, int] | None:
-    """Return the newest CUDA version that NVIDIA's driver can run, such as (12, 4); None without a driver.
+    """Return the newest CUDA version that NVIDIA's driver can run, such as (12, 4), or None without a driver.
 
-    The driver's library knows it, and nvidia-smi prints it. If a container has neither, it follows from the driver's
-    version, with 0 as the second number.
+    It is read from the driver's library; nvidia-smi also prints it. If a container has neither, it follows from the
+    driver's version, with 0 as the second number.
     """
     number = ctypes.c_int(0)
     with suppress(OSError, AttributeError):
@@ -186,6 +186,6 @@ def stacking(options: argparse.Namespace) -> str:
     if alone:
         raise FsslError(
             f"{options.method}: on a GPU these jobs train one at a time: {', '.join(alone)}; "
-            "benchmark/methods/README.md says how to write a loss whose jobs train together"
+            "benchmark/methods/README.md explains how to write a loss for jobs that train together"
         )
     return f"the jobs of {options.method} train together on a GPU ({', '.join(reasons)})"

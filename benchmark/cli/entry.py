@@ -6,7 +6,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-STOPPED = 76  # equal to `errors.Stopped.exit_code`, which would take time to import
+STOPPED = 76  # equal to `errors.Stopped.exit_code`, which is slow to import
 BAD_CONFIGURATION = 65  # `errors.ConfigError.exit_code`; that module is not imported on Windows
 
 
@@ -17,11 +17,11 @@ def leave(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def main() -> int:
-    """Run one command. On Windows, say in one line what to use instead."""
+    """Run one command. On Windows, print one line about WSL instead."""
     if sys.platform == "win32":
         print("fssl: Windows is not supported; install WSL2 and type the command in its Linux", file=sys.stderr)
         return BAD_CONFIGURATION
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise, a parent process ignores the signal
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # if not, a parent process ignores the signal
         signal.signal(signal.SIGINT, leave)
     from benchmark.cli.main import main as command
 

@@ -1,8 +1,8 @@
 """`fssl verify --for-board b.zip`: accept or refuse each cell of a submission, and write a report for its sender.
 
-One finished run of each cell (or as many as --retrain says) is trained again in a process of its own. Cells that this
-machine cannot train, or not in the time of --budget, are not checkable here. Nothing of a submission reaches the report
-except within code spans of Markdown.
+One finished run of each cell, or the number of --retrain, is trained again in a separate process. Cells that this
+machine cannot train, or not in the time of --budget, are reported as not checkable. Nothing of a submission reaches the
+report except within code spans of Markdown.
 """
 
 import argparse
@@ -134,7 +134,10 @@ def verified(path: Path, options: argparse.Namespace) -> Verified:
 
 
 def _drawn(bundle: Bundle, options: argparse.Namespace) -> list[RunRecord]:
-    """Draw N finished runs of each cell, so that nobody can predict them; those that took the least time come first."""
+    """Draw N finished runs of each cell, so that nobody can predict them.
+
+    Order them by their time, the shortest first.
+    """
     draw, chosen = random.Random(options.seed), list[RunRecord]()
     for key in sorted(bundle.card["labels"]):
         runs = [run for run in bundle.records if run.cell_key == key and run.status in FINISHED]
@@ -147,7 +150,7 @@ def _recorded_seconds(run: RunRecord) -> float:
 
 
 def _by_cell(bundle: Bundle, faults: Sequence[str]) -> tuple[Mapping[str, list[str]], list[str]]:
-    """Split faults into those that name a cell of the submission, and those that concern all of it."""
+    """Split faults into faults of named cells of the submission, and faults of all of it."""
     of_cells: dict[str, list[str]] = {}
     whole = []
     for fault in faults:
@@ -171,7 +174,7 @@ def _trained_again(bundle: Bundle, run: RunRecord, left: float, options: argpars
     if outcome.record is None:
         return Retrained(skipped=outcome.skipped, trouble=outcome.trouble), outcome.seconds
     found = compared(run, outcome.record)
-    # A submission's record is a compact copy, whose numbers have six digits.
+    # A submission's record is a compact copy with numbers of six digits.
     return replace(found, exact=found.exact and not run.committed), outcome.seconds
 
 
@@ -201,7 +204,7 @@ def _verdict(
     *,
     unchecked: bool,
 ) -> CellVerdict:
-    """Join what the checks and the training say of a cell."""
+    """Combine the results of the checks and of the training for a cell."""
     first = next(run for run in bundle.records if run.cell_key == key)
     troubles = [f"{path}: {outcome.trouble}" for path, outcome in outcomes.items() if outcome.trouble is not None]
     equal = {path: outcome for path, outcome in outcomes.items() if outcome.trouble is None and not outcome.skipped}
@@ -283,7 +286,10 @@ def code_version() -> str:
 
 
 def store(found: Verified, results: Path, by: str) -> None:
-    """Store an accepted submission with a note on who trained what again; one that is already there gets its note."""
+    """Store an accepted submission with a note on who trained which runs again.
+
+    If it is already stored, only write the note.
+    """
     assert found.bundle is not None  # it is accepted
     folder = results / SUBMITTED
     place = folder / f"{slug(found.bundle.card['title'])}-{found.digest[:8]}.zip"

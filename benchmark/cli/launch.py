@@ -24,7 +24,10 @@ from sweeps.workers import LocalWorkers, Mirror
 
 
 def add_launch(command: argparse.ArgumentParser) -> None:
-    """Add the options that say where runs train and how many at a time. Call `check_launch` before using them."""
+    """Add the options for the place of training and the number of simultaneous runs.
+
+    Call `check_launch` before using them.
+    """
     command.add_argument(
         "--launcher", choices=("local", "ray"), default="local", help="train on this machine (local) or on Ray"
     )
@@ -111,7 +114,7 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
 
 
 def by_cell(runs: Sequence[Experiment]) -> list[Experiment]:
-    """Return the runs with all seeds of a cell one after another; cells are in the order of their first run."""
+    """Return the runs grouped by cell; cells are in the order of their first run."""
     cells: dict[str, list[Experiment]] = {}
     for run in runs:
         cells.setdefault(run.cell_key, []).append(run)

@@ -1,4 +1,4 @@
-"""`fssl list` lists tables and figures, methods, data sets and networks, and what of them is on this machine."""
+"""`fssl list` lists tables and figures, methods, data sets and networks, and which of them are on this machine."""
 
 import argparse
 import json
@@ -26,9 +26,9 @@ Row = dict[str, Any]
 KINDS = ("items", "methods", "data", "networks")
 WIDTH = 100  # columns if there is no terminal
 YOURS = {
-    "methods": "your own: --method my_module:MyMethod",
-    "data": "your own images, a folder per class: --data.name folder:PATH",
-    "networks": "your own: --model.network my_module:MyNetwork",
+    "methods": "a custom method: --method my_module:MyMethod",
+    "data": "your images, a folder per class: --data.name folder:PATH",
+    "networks": "a custom network: --model.network my_module:MyNetwork",
 }
 
 
@@ -43,10 +43,10 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """List what is available, without downloading or training.
+    """List all of them, without downloading or training.
 
-    The hours assume that each missing run of a table takes as long as its finished ones did; they are empty if none
-    is finished.
+    The hours assume the mean time of a table's finished runs for each missing run; they are empty if no run is
+    finished.
     """
     lists = {
         "items": lambda: all_items(options.results, options.profile),

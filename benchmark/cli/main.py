@@ -26,7 +26,7 @@ from benchmark.failures import FULL, failure_of
 from benchmark.plain import expanded
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout; for an installed package, the folder that contains it
-HOME = ROOT if (ROOT / "pyproject.toml").is_file() else Path()  # records and pages go here; else the working folder
+HOME = ROOT if (ROOT / "pyproject.toml").is_file() else Path()  # has records and pages; else the working folder
 DEFAULT_RESULTS, DEFAULT_SITE = HOME / "results", HOME / "reports" / "site"
 
 EPILOG = """exit codes: 0 done, 65 bad configuration, 66 data missing or damaged, 69 nothing could be checked here,
@@ -34,14 +34,14 @@ EPILOG = """exit codes: 0 done, 65 bad configuration, 66 data missing or damaged
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line with exit code 65, and whose options cannot be abbreviated.
+    """A parser without abbreviations of options. Its errors are one line, with exit code 65.
 
     Subcommands also have this class.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "allow_abbrev": False})
-        self.more: Callable[[], str] | None = None  # computes the text below the help if that takes time
+        self.more: Callable[[], str] | None = None  # computes the text below the help if that is slow
         self.set_defaults(parser=self)  # after parsing, this is the innermost command's parser
 
     def format_help(self) -> str:
@@ -73,19 +73,19 @@ class Parser(argparse.ArgumentParser):
             raise ConfigError(f"unknown option {option!r}; {full or hint}")
 
 
-# Importing torch takes seconds, so only the module of the command in use is imported.
+# Importing torch is slow, so only the module of the command in use is imported.
 VERBS = {
     "run": ("run", "train one experiment, given by --config FILE and --a.b=c"),
     "reproduce": ("reproduce", "run a table or figure and print it next to the published one"),
     "work": ("reproduce", "train missing runs of tables and figures, as one of any number of workers"),
     "status": ("status", "show the progress of runs from any shell"),
-    "plan": ("plan", "show what `fssl reproduce` would run and what it would cost"),
+    "plan": ("plan", "show the runs and the cost of `fssl reproduce`"),
     "sweep": ("sweep", "write or check a W&B sweep file for a table, a figure or a grid of factors"),
     "tune": ("tune", "search for settings that a paper does not report, on held-out labels"),
-    "agent": ("agent", "run a W&B agent on a sweep; its exit code comes from the records"),
+    "agent": ("agent", "run a W&B agent on a sweep; its exit code depends on the records"),
     "wandb-rebuild": ("wandb_rebuild", "restore the runs in W&B from the run records"),
     "report": ("report", "build the site from the run records"),
-    "list": ("list", "list tables and figures, methods, data sets and networks, and what of them is on this machine"),
+    "list": ("list", "list tables and figures, methods, data sets and networks, and which are on this machine"),
     "data": ("data", "show how a data set is divided among clients (`fssl list data` names the data sets)"),
     "doctor": ("doctor", "check versions, device, data and the results folder"),
     "verify": ("verify", "check that the run records are complete and unchanged, or check a submission"),
@@ -133,7 +133,7 @@ def add_site(command: argparse.ArgumentParser) -> None:
 
 
 def site_of(options: argparse.Namespace) -> Path:
-    """Return the folder of the report. Pages of other records do not overwrite those of the usual ones."""
+    """Return the folder of the report. Pages of a different results folder do not overwrite the usual pages."""
     if getattr(options, "site", None) is not None:  # not every command has --site
         return Path(options.site)
     usual = options.results.resolve() == DEFAULT_RESULTS.resolve()
@@ -141,7 +141,7 @@ def site_of(options: argparse.Namespace) -> Path:
 
 
 def number(least: float, most: float = math.inf, kind: type[int] | type[float] = int) -> Callable[[str], float]:
-    """Return the type of an option that takes a number between two bounds, both included."""
+    """Return the type of an option for a number between two bounds, both included."""
 
     def read(text: str) -> float:
         try:
@@ -182,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of classes may not be in the terminal's alphabet
-    if os.getcwd() not in sys.path:  # for a user's own module:Class; last, so that it hides no package
+    if os.getcwd() not in sys.path:  # for a user's module:Class; last, so that it hides no package
         sys.path.append(os.getcwd())
     words = list(sys.argv[1:] if arguments is None else arguments)
     whole = bool(os.environ.get(FULL))  # whether whole tracebacks are shown
@@ -212,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in getattr(options, "methods", ()):
             from benchmark.methods.registry import method_class
 
-            method_class(name)  # imported: from here on, records that name it can be read
+            method_class(name)  # imported: from this line on, records that name it can be read
         for name in getattr(options, "networks", ()):
             from benchmark.models.build import network_class
 
@@ -242,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise
             print(f"fssl: {failure.text()}", file=sys.stderr)
             return FsslError.exit_code
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python writes there once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # because Python would write there once more
         if error.errno == errno.EPIPE:  # the reader (head, less) has closed it
             return 0
         print(f"fssl: cannot write: {error.strerror}; make room, and type the same again", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`fssl plan` says what `fssl reproduce` would run and what it would cost, before anything runs."""
+"""`fssl plan` lists the runs of `fssl reproduce` and their cost before anything runs."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ from sweeps.plan import Plan, plan
 from sweeps.stacking import one_at_a_time
 from sweeps.status import in_words
 
-MANY = 100  # runs; if there are more, counting takes so long that the command announces it
+MANY = 100  # runs; before counting more of them, the command announces the wait
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
@@ -34,25 +34,25 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--json",
         action="store_true",
-        help="print only one JSON object per table or figure (and one for all of them if there are several)",
+        help="print only one JSON object per table or figure, and one for all of them if there are several",
     )
     command.add_argument("--all", action="store_true", help="also count runs that are already done")
     command.add_argument(
         "--stacked",
         action="store_true",
-        help="also say which kinds of jobs a GPU would train one at a time, and why (default: only on a CUDA device)",
+        help="also list the kinds of jobs that train one at a time on a GPU, and why (default: only on a CUDA device)",
     )
     shared_options.add_reference(command)
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """Count runs, local steps, FLOPs and bytes from each method's own jobs, and say which counts are not exact.
+    """Count runs, local steps, FLOPs and bytes from each method's own jobs, and mark counts that are not exact.
 
-    Hours come from finished runs of this machine, or from timing one step of each network on a core, which needs no
-    data set. For a CUDA device they come from the times of its card. For a card in a different machine, such as
-    `--device h200`, they come from measurements by `python -m tests.performance.gpu` on that card or from estimates,
-    and the plan says which. The plan also says at how many confirmatory seeds (--seeds N) open claims can be decided,
-    which runs `fssl reproduce` leaves out because they decide no claim, and which seeds can never count.
+    Hours are based on finished runs of this machine, or on timing one step of each network on a core, which needs no
+    data set. For a CUDA device they are based on the times of its card. For a card in a different machine, such as
+    `--device h200`, they are based on measurements by `python -m tests.performance.gpu` on that card or on estimates,
+    and the plan names the source. The plan also shows at how many confirmatory seeds (--seeds N) open claims can be
+    decided, which runs `fssl reproduce` leaves out because they decide no claim, and which seeds can never count.
     """
     options.devices, card = devices_or_card(options.devices, options.results, devices_named)
     for name, part in _parts(options):
@@ -93,7 +93,7 @@ def run_command(options: argparse.Namespace) -> None:
 
 
 def _on_seeds(part: Plan, claims: Sequence[Sequence[Judged]], options: argparse.Namespace) -> list[str]:
-    """Say what confirmatory seeds cannot decide, with the name of the table if there are several."""
+    """Describe what confirmatory seeds cannot decide, with the name of the table if there are several."""
     several = len(part.items) > 1
     return [
         f"{item.name}: {text}" if several else text
@@ -151,7 +151,7 @@ def _print(counted: dict[str, Any], done: int, times: list[tuple[str, str]]) -> 
 
 
 def cost_there(runs: Sequence[Experiment], card: Card) -> OnCard:
-    """Estimate how long the runs take on a card if they are trained one after the other.
+    """Estimate the time of the runs on a card if they are trained one after the other.
 
     Runs that cannot be counted are left out; `cost_here` has a note on them.
     """

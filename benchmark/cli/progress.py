@@ -1,4 +1,4 @@
-"""Shows the progress of runs on a console: live with curves on a terminal, and line by line otherwise.
+"""Shows the progress of runs on a console: live with curves on a terminal, and line by line elsewhere.
 
 Every command that trains or watches runs uses this module.
 """
@@ -23,7 +23,7 @@ SECONDS_BETWEEN_LINES = 15.0  # the minimum; the interval also grows to a tenth 
 FEW_LINES = 30.0, 2.0  # the minimum seconds between lines, and the share of the time so far, if few lines are wanted
 
 
-MOST_MEASURED = 20  # runs whose own measures are listed
+MOST_MEASURED = 20  # number of runs with a list of their own measures
 
 
 class Display(contextlib.ExitStack):

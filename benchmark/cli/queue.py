@@ -63,7 +63,7 @@ def refuse_options(options: argparse.Namespace) -> None:
 
 
 def work_queue(options: argparse.Namespace) -> int:
-    """Train the runs that fit into --minutes, and say which units are finished, which did not begin, and why."""
+    """Train the runs that fit into --minutes, and print which units are finished, which did not begin, and why."""
     began = time.monotonic()
     _check(options)
     check_launch(options)
@@ -184,7 +184,9 @@ def _copy(copies: Path, report: "Report", results: Path, here: "Machine", unit: 
 
 
 def _with_data(table: "Timetable", runs: Sequence[Experiment]) -> list[Experiment]:
-    """Return the runs whose data set is on this machine, and refuse the units of all other runs."""
+    """Return the runs that have their data set on this machine, and refuse the units of all other
+    runs.
+    """
     from benchmark.data.datasets import load
 
     missing: dict[str, str] = {}
@@ -202,7 +204,7 @@ def _with_data(table: "Timetable", runs: Sequence[Experiment]) -> list[Experimen
 def _train(
     table: "Timetable", runs: Sequence[Experiment], workers: "Workers", options: argparse.Namespace, report: "Report"
 ) -> FsslError | None:
-    """Launch the runs that fit. Return the error with which a run or the launch ended; None if the time is up."""
+    """Launch the runs that fit. Return the error of a run or of the launch, or None if the time is up."""
     from sweeps.launcher import Launch, launch
     from sweeps.queue import TimeIsUp
 

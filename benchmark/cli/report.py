@@ -15,7 +15,7 @@ from benchmark.papers.scale import PROFILES, check_profile
 from benchmark.plain import expanded
 from benchmark.records.collect import every_record, read_once, read_records
 from benchmark.records.copies import write_reference
-from benchmark.records.record import FINISHED, Records
+from benchmark.records.record import FINISHED, Records, contain_runs
 from benchmark.sharing.bundle import SUBMITTED
 from reports.board import shown_environments
 from reports.exports import write_item
@@ -28,7 +28,7 @@ from reports.release import write_release
 from reports.site import build, build_board
 from sweeps.plan import plan, restricted
 
-COMMITTED = tuple(profile for profile in PROFILES if profile != "demo")  # profiles whose runs have committed copies
+COMMITTED = tuple(profile for profile in PROFILES if profile != "demo")  # profiles with committed copies of runs
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
@@ -84,7 +84,7 @@ def run_command(options: argparse.Namespace) -> None:
 def _board(options: argparse.Namespace) -> Path:
     """Build the page of the board from the records of its tables and the accepted submissions."""
     if options.items or options.profile:
-        raise ConfigError("--board: has the tables of reports/board.toml; leave out ITEM and --profile")
+        raise ConfigError("--board always shows the tables of reports/board.toml; leave out ITEM and --profile")
     read = read_once(partial(read_records, troubles=[]))
     results: list[tuple[Item, Records]] = []
     for environment in shown_environments():
@@ -110,7 +110,7 @@ def _release(options: argparse.Namespace) -> None:
 def _readme(options: argparse.Namespace) -> None:
     """Update the README from the committed copies only, so that it is the same in every checkout."""
     if options.items or options.profile:
-        raise ConfigError("--readme: is of all items; leave out ITEM and --profile")
+        raise ConfigError("--readme always covers all items; leave out ITEM and --profile")
     read = read_once(partial(read_records, with_runs=False))
     results = on_disk((*ITEMS, *VARIANTS), COMMITTED, options.results, read)
     every = connect([ItemResults(item, records) for item, records in results])
@@ -134,7 +134,7 @@ def build_site(
     only = {(item.name, item.profile) for item, _ in chosen} if shown or names or profiles else None
     pages: dict[tuple[str, str], ItemWithRecords] = {}
     for item, records in with_own(results, known, read, troubles):
-        # The tables in `shown` come first and win: they may have fewer cells and seeds.
+        # The tables in `shown` are first and win: they may have fewer cells and seeds.
         pages.setdefault((item.name, item.profile), (item, records))
     if not shown:
         number = count(len(pages if only is None else only), "item")
@@ -163,7 +163,10 @@ def _commit_reference(options: argparse.Namespace) -> None:
         runs = restricted(planned.records, planned.shown)
         for record in (record for seeds in runs.values() for record in seeds.values() if record.status in FINISHED):
             if "@" in record.path.name:
-                print(f"fssl: {record.path}: is of other data or code than its seed's first run, and is not committed")
+                print(
+                    f"fssl: {record.path} was computed from different data or code than the first run of this seed, "
+                    "and is not committed"
+                )
             # A cell has the same key under every profile, so some of its runs may have been trained for the demo.
             elif record.experiment.get("profile") != "demo":
                 write_reference(options.results, record)
@@ -172,7 +175,10 @@ def _commit_reference(options: argparse.Namespace) -> None:
 def on_disk(
     names: Collection[str], profiles: Iterable[str], results: Path, read: Callable[..., Records] = read_records
 ) -> Sequence[tuple[Item, Records]]:
-    """Return the tables with at least one run record under these profiles. Copies count, except for the demo."""
+    """Return the tables with at least one run record under these profiles. Copies count, except for the demo.
+
+    A table is included even if all its records were computed from different data or code; its cells then show that.
+    """
     recorded = []
     for profile in profiles:
         check_profile(profile)
@@ -181,6 +187,6 @@ def on_disk(
                 continue  # a different profile has the same runs and shows them
             planned = plan([item], results, with_reference=profile != "demo", read=read)
             records = restricted(planned.records, planned.shown)
-            if any(records.values()):
+            if contain_runs(records):
                 recorded.append((planned.items[0], records))
     return recorded

@@ -1,6 +1,6 @@
 """`fssl reproduce` and `fssl work` train missing runs; `reproduce` then prints the table and builds its page.
 
-What trains, and what draws pages, is imported where it is needed: a table with nothing missing is printed at once.
+The modules for training and for drawing pages are imported late: a table with nothing missing is printed at once.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from sweeps.launcher import RunFailed
 from sweeps.plan import Plan, Seeds, plan, restricted
 from sweeps.status import in_words
 
-BUILT_FROM = ".built-from"  # the site's file that names what it was built from last
+BUILT_FROM = ".built-from"  # the site's file with the names of the items that it was last built from
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
@@ -101,10 +101,10 @@ def say_without_records(planned: Plan, options: argparse.Namespace) -> None:
 def work(options: argparse.Namespace) -> int:
     """Train the missing runs, in parallel with any number of other workers.
 
-    A worker does not train runs that other workers are training, so you can start as many workers as you like, on as
-    many machines as share the results folder. It takes over the run of a worker that died and resumes it from its last
-    save. It prints no table: use `fssl reproduce` for that, and `fssl status` for the progress. `fssl work queue
-    --minutes 12` takes the runs from a queue (sweeps/README.md) and begins only the runs that end in time.
+    A worker does not train runs that other workers are training, so you can start any number of workers, on any number
+    of machines with the same results folder. It resumes the run of a worker that died from its last save. It prints no
+    table: use `fssl reproduce` for that, and `fssl status` for the progress. `fssl work queue --minutes 12` reads the
+    runs from a queue (sweeps/README.md) and begins only the runs that end in time.
     """
     if options.items == [queue.WORD]:
         return queue.work_queue(options)
@@ -128,7 +128,7 @@ def work(options: argparse.Namespace) -> int:
 def train_missing(
     planned: Plan, look: Callable[[], Plan], options: argparse.Namespace
 ) -> tuple[Plan, FsslError | None]:
-    """Train the missing runs, then the runs whose settings their trials chose.
+    """Train the missing runs, then the runs with settings that trials chose.
 
     Return the plan after training, and the first error. No run is launched twice: a run that is missing after its
     launch stays missing. Runs of a data set that cannot be read are not launched.
@@ -163,12 +163,14 @@ def train_missing(
     if planned.missing and not failures:
         run = planned.missing[0]
         text = f"{len(planned.missing)} runs have a result that does not count, such as cell {run.cell_key}"
-        failures.append(RunFailed(f"{text}, seed {run.seed}; `fssl verify` says what is wrong with them"))
+        failures.append(RunFailed(f"{text}, seed {run.seed}; `fssl verify` shows what is wrong with them"))
     return planned, failures[0] if failures else None
 
 
 def warn_of_few_seeds(planned: Plan, seeds: int) -> None:
-    """Print for each table what this number of confirmatory seeds cannot decide, what is left out, and gaps."""
+    """Print for each table the claims that this number of confirmatory seeds cannot decide, the runs left out, and
+    gaps.
+    """
     from sweeps.deciding import claims_of, words_on_seeds
 
     for item in planned.items:
@@ -200,7 +202,7 @@ def show(
 
 
 def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:
-    """Return what more seeds would cost and decide, one line per choice; empty if they would decide nothing."""
+    """Return the cost and the decisions of more seeds, one line per choice; empty if they would decide nothing."""
     from benchmark.cli.plan import cost_here, in_place
     from benchmark.verdicts.open_claims import could_decide
 

@@ -53,10 +53,10 @@ def add_arguments(verb: str, command: Parser) -> None:
         "--engine",
         default="auto",
         help="auto (default), reference (trains one job after the other), pool (worker processes and a faster local "
-        "step, whose last bits differ) or stacked (trains the jobs of a round together, which is fast on a GPU; auto "
+        "step with different last bits) or stacked (trains the jobs of a round together, which is fast on a GPU; auto "
         "chooses it on a CUDA device). A run that is resumed keeps the engine that it began with",
     )
-    add_devices(command, "workers of the pool (default: auto, which here means the first CUDA device, or the cores)")
+    add_devices(command, "workers of the pool (default: auto, the first CUDA device or the cores)")
     command.add_argument(
         "--workers", type=int, help="the number of processes of the pool (default: one per device or core)"
     )
@@ -82,7 +82,8 @@ def comments(cls: type) -> dict[str, str]:
 
 
 def lines_of(value: Any, path: str = "") -> Iterator[str]:
-    """Yield one line per field: first the fields of the value itself, then those of its groups.
+    """Yield one line per field: first the fields of the value itself, then the fields of its
+    groups.
 
     `path` is the dotted name of the group.
     """
@@ -140,7 +141,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def _nothing_kept(experiment: Experiment, last: Mapping[str, Any]) -> str:
-    """Return advice if the last round gave or selected no pseudo-label, or an empty text otherwise.
+    """Return advice if the last round gave or selected no pseudo-label, and an empty text if not.
 
     The text is also empty for a run that ends in its warm start: it has no pseudo-labels at any threshold.
     """
@@ -230,7 +231,7 @@ def resolve(config: Path | None, overrides: Sequence[str], *, start: Experiment 
 
 
 def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
-    """Parse `--a.b=c` and `--a.b c` as (key, text). Raise ConfigError for anything else."""
+    """Parse `--a.b=c` and `--a.b c` as (key, text). Raise ConfigError for other words."""
     settings, rest = [], list(words)
     while rest:
         word = rest.pop(0)

@@ -44,7 +44,7 @@ def add_scope(command: argparse.ArgumentParser, number_of_items: str = "+", what
     command.add_argument(
         "--also-quoted",
         action="store_true",
-        help="also train the cells whose numbers the paper cites from other papers (default: only show these numbers)",
+        help="also train the cells that have numbers cited from other papers (default: only show these numbers)",
     )
 
 
@@ -100,8 +100,8 @@ def add_seeds(command: argparse.ArgumentParser, default: str) -> None:
         "--seeds",
         type=number(1, 100),
         metavar="N",
-        help="use N confirmatory seeds per cell, from 100 on, by which claims are judged at 9, 16, 24 and 32 seeds; "
-        f"`fssl plan ITEM` says how many can decide its claims (default: no confirmatory seeds, but {default})",
+        help="use N confirmatory seeds per cell, from 100 on, which judge claims at 9, 16, 24 and 32 seeds; "
+        f"`fssl plan ITEM` shows how many can decide its claims (default: no confirmatory seeds, but {default})",
     )
     command.add_argument(
         "--pilots",
@@ -123,7 +123,7 @@ def add_undecidable(command: argparse.ArgumentParser) -> None:
 
 
 def add_devices(command: argparse.ArgumentParser, whose: str) -> None:
-    """Add the option for devices. `whose` names what uses them. `benchmark.federated.devices` parses the list."""
+    """Add the option for devices. `whose` names their user. `benchmark.federated.devices` parses the list."""
     command.add_argument(
         "--devices",
         "--device",
@@ -140,7 +140,7 @@ def add_wandb(command: argparse.ArgumentParser) -> None:
         default=os.environ.get("FSSL_WANDB") or "auto",
         metavar="MODE",
         help="mirror runs in W&B while they train: online, offline, off, or auto, which means online under a W&B "
-        "agent and off otherwise (default: $FSSL_WANDB, or auto if it is not set)",
+        "agent and off without one (default: $FSSL_WANDB, or auto if it is not set)",
     )
 
 

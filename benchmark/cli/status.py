@@ -25,7 +25,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--watch",
         action="store_true",
-        help="keep showing the progress until all runs are done: live on a terminal, line by line otherwise",
+        help="keep showing the progress until all runs are done: live on a terminal, line by line elsewhere",
     )
     command.add_argument("--json", action="store_true", help="print only one JSON object")
     command.set_defaults(profile=None, with_reference=None)
@@ -35,7 +35,7 @@ def run_command(options: argparse.Namespace) -> None:
     """Show the progress of runs. This only reads the results folder.
 
     Without ITEMs, the command shows every run that ever began in this folder. A run is dead if its process has ended;
-    the next worker takes it over and resumes it from its last save. For a failed run, the command shows the error and
+    the next worker resumes it from its last save. For a failed run, the command shows the error and
     the line of the user's file.
     """
     console = Console()
@@ -78,7 +78,7 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
     statuses = []
     for run in known.runs:
         folder = run_folder(options.results, run)
-        # A committed copy counts as the record of a run that was never begun here.
+        # A committed copy counts as the record of a run that never began in this folder.
         finished = known.finished(run)
         name, rounds = names.get(run.cell_key, "trial" if known.items else run.cell_key), run.federation.rounds
         statuses.append(where_apart(status_of(folder, name=name, rounds=rounds, record=finished), folder, to_json(run)))

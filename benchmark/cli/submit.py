@@ -62,7 +62,7 @@ def run_command(options: argparse.Namespace) -> None:
     texts = {"title": title, "by": options.by, "note": options.note}
     sys.stdout.buffer.write(write(texts, kept, runs, options.trials))
     own = sorted({name for run in runs for name in own_names(run.experiment)})
-    named = f"; of your own, named as here: {', '.join(own)}" if own else ""
+    named = f"; your custom classes, with the names to use: {', '.join(own)}" if own else ""
     print(f"fssl: {len(runs)} runs of {len(kept)} cells{named}", file=sys.stderr)
 
 
@@ -87,8 +87,8 @@ def verify_bundle(path: Path, options: argparse.Namespace) -> int:
     try:
         bundle = opened(path)
         if bundle.own:
-            does = "used" if options.trust else "left alone: read it, then --trust uses it, and nothing confines it"
-            print(f"fssl: {path}: of its own, and {does}: {_plain(', '.join(bundle.own))}", file=sys.stderr)
+            does = "used" if options.trust else "not used: read it, then --trust uses it, and nothing confines it"
+            print(f"fssl: {path}: custom code, {does}: {_plain(', '.join(bundle.own))}", file=sys.stderr)
         with running(bundle) if options.trust else contextlib.nullcontext():
             reasons, absent = check_bundle(bundle, trusted=options.trust)
             others, not_compared = further_troubles(bundle.records, trusted=options.trust)
@@ -119,14 +119,16 @@ def verify_bundle(path: Path, options: argparse.Namespace) -> int:
 
 
 def _why_not(run: RunRecord, options: argparse.Namespace) -> str | None:
-    """Return why a submission's run cannot be trained again here, or None if it can be."""
+    """Return why this machine cannot train a submission's run again, or None if it can."""
     if own := own_names(run.experiment) if not options.trust else []:
         return f"it is of {', '.join(own)}: read it, then type --trust"
     return why_not_here(run)
 
 
 def _retrained(bundle: Bundle, unchecked: Collection[Path], options: argparse.Namespace) -> Mapping[Path, Retrained]:
-    """Train N runs again that can be trained here, drawn at random in each call so that nobody can predict them."""
+    """Train N runs again, drawn at random in each call from the runs that this machine can train, so that nobody can
+    predict them.
+    """
     able = [run for run in bundle.records if run.path not in unchecked]
     drawn = random.Random(options.seed).sample(able, min(options.retrain, len(able)))
     return retrain_each(drawn, silent=options.json)
@@ -147,7 +149,7 @@ def _accept(bundle: Bundle, again: Sequence[str], believed: Sequence[str], resul
 
 
 def _in_words(bundle: Bundle, again: Sequence[str], believed: Sequence[str], unchecked: Mapping[Path, str]) -> str:
-    """Describe the runs: which seeds were, were not or cannot be trained again, and what is believed."""
+    """Describe which seeds were, were not or cannot be trained again, and which parts are accepted without a check."""
     parts: dict[str, list[str]] = {"trained again": [], "not trained again": []}
     for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1)):
         for part, seeds in zip(parts.values(), bundle.split_seeds(key, again), strict=True):
@@ -160,7 +162,7 @@ def _in_words(bundle: Bundle, again: Sequence[str], believed: Sequence[str], unc
         names = [f"{name}" for name, why in unchecked.items() if why == reason]
         unchecked_seeds = [(label, bundle.split_seeds(key, names)[0]) for key, label in cells]
         which = ", ".join(f"{label} {seeds_text(some)}" for label, some in unchecked_seeds if some)
-        said.append(f"nobody could check by training here: {which} ({reason})")
+        said.append(f"this machine could not check by training: {which} ({reason})")
     return "; ".join(said)
 
 

@@ -85,7 +85,7 @@ def file_of_item(item: Item, seeds: Sequence[int] = (), words: str = "", *, many
     `words` are the command's options for the seeds.
     """
     grid: Grid = {
-        # Cells whose settings trials still choose are left out.
+        # Cells that wait for the settings of trials are left out.
         "cell": [f"{item.word}:{cell.label}" for cell in item.trained],
         "profile": [item.profile],
         "seed": list(seeds or range(item.seeds)),
@@ -98,7 +98,7 @@ def file_of_item(item: Item, seeds: Sequence[int] = (), words: str = "", *, many
 def _write_items(options: argparse.Namespace, seeds: Sequence[int]) -> None:
     chosen = [item for item in items(options.items, options.profile) if item.trained]
     if not chosen:
-        raise ConfigError(f"{', '.join(options.items)}: has nothing to train; choose another item (`fssl list items`)")
+        raise ConfigError(f"{', '.join(options.items)} has nothing to train; choose another item (`fssl list items`)")
     if len(chosen) > 1 and options.write is None:
         raise ConfigError(f"{len(chosen)} items are {len(chosen)} sweeps; give --write FOLDER, or one item")
     for item in chosen:

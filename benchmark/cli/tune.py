@@ -24,7 +24,7 @@ from sweeps.tune import TuneWorker, summary_of, tune
 
 CAUTION = (
     "The best of many trials looks better on the labels it was chosen with than it is. No test image was read: a table "
-    "with its own seeds says what the setting is worth."
+    "with separate seeds measures the setting."
 )
 
 
@@ -73,8 +73,8 @@ def run_command(options: argparse.Namespace) -> None:
     Optuna's TPE chooses the trials by the accuracy on labels held out at the server, and a trial that falls behind is
     pruned. STUDY is fedswitch/open or a custom TOML file. In its place, --search names the fields to search, and other
     fields are set as for `fssl run`: --method my:M --search optimizer.lr=0.01..0.1:log --search
-    method.batch_size=16,32,64. You can start the command as often as you like on one storage, and each process is a
-    worker. Ctrl-C loses nothing, and the trial of a killed worker is queued again after two minutes.
+    method.batch_size=16,32,64. You can start the command several times on one storage; each process is a worker. Ctrl-C
+    loses nothing, and the trial of a killed worker is queued again after two minutes.
     """
     study = _study(options)
     storage = checked_place(options.storage or str(options.results.absolute() / "tuning" / f"{study.slug}.journal"))
@@ -115,7 +115,7 @@ def _text(value: object) -> str:
 
 
 def in_words(summary: Mapping[str, Any]) -> str:
-    """Return text on how many trials ended, how much the best one gained, and with which values."""
+    """Return a text with the number of finished trials, the gain of the best one, and its values."""
     trials = {trial["number"]: trial for trial in summary["trials"]}
     seeds, data = len(summary["seeds"]), summary["data"]
     lines = [f"{summary['study']} ({summary['profile']}): {counts_text(summary)}; up to {seeds} seeds each"]

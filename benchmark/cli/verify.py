@@ -36,14 +36,14 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
         type=number(0),
         default=0,
         metavar="N",
-        help="train N finished runs again, drawn from those that this machine can train, and compare all numbers: "
-        "bit by bit (compact copies to six digits) on the same type of processor with the same packages and numerics; "
-        "otherwise only the final accuracy, within the spread between processors",
+        help="train N finished runs again, drawn from the runs that this machine can train, and compare all numbers: "
+        "bit by bit, and compact copies to six digits, on the same type of processor with equal packages and numerics; "
+        "in all other cases only the final accuracy, within the spread between processors",
     )
     command.add_argument(
         "--claims",
         action="store_true",
-        help="train one confirmatory run again of each cell on which a claim of the ITEMs is decided",
+        help="train one confirmatory run again of each cell that decides a claim of the ITEMs",
     )
     command.add_argument(
         "--seed",
@@ -59,8 +59,8 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--for-board",
         action="store_true",
-        help="say of each cell of a submission whether it is accepted, refused or not checkable here, after training "
-        "--retrain N of its runs again in processes of their own; exit code 0 if a cell is accepted and none refused, "
+        help="report for each cell of a submission whether it is accepted, refused or not checkable, after training "
+        "--retrain N of its runs again in separate processes; exit code 0 if a cell is accepted and none refused, "
         "66 if one is refused, 69 if none could be checked",
     )
     command.add_argument(
@@ -83,12 +83,11 @@ def run_command(options: argparse.Namespace) -> int:
     """Check every run record of this machine and every committed copy.
 
     The command checks types, key and seed, sums, digests, claims, equal rounds under two seeds, local steps and bytes,
-    whether the test images can give the accuracies, and commits. It computes hashes of data and partitions again if
-    the data are on this machine. Committed copies must be unchanged in git. The exit code is 66 if any check fails.
-    A submission, which `fssl submit` wrote, is accepted or refused; its custom code does not run without --trust.
-    With --for-board, each cell of a submission gets its own verdict.
-    Invented numbers that are consistent (different accuracies, curves exchanged between seeds, a run that is said to
-    have diverged) are found only by --retrain.
+    whether the test images can give the accuracies, and commits. It computes hashes of data and partitions again if the
+    data are on this machine. Committed copies must be unchanged in git. The exit code is 66 if any check fails. A
+    submission, which `fssl submit` wrote, is accepted or refused; its custom code does not run without --trust. With
+    --for-board, each cell of a submission gets a separate verdict. Consistent inventions, such as different accuracies,
+    curves exchanged between seeds, or an invented divergence, are found only by --retrain.
     """
     bundles = [name for name in options.items if name.endswith(".zip")]
     if bundles and (len(bundles) < len(options.items) or options.claims):
@@ -138,7 +137,7 @@ def run_command(options: argparse.Namespace) -> int:
         for line in troubles:
             print(line)
         if absent:
-            print(f"not computed again, as these files are not here: {', '.join(sorted(absent))}", file=sys.stderr)
+            print(f"not computed again, because these files are missing: {', '.join(sorted(absent))}", file=sys.stderr)
         for line in older:
             print(f"not reproduced bit by bit by this code, and valid: {line}")
         if not_compared:
@@ -152,9 +151,10 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def further_troubles(records: Sequence[RunRecord], *, trusted: bool = True) -> tuple[list[str], set[str]]:
-    """Return what contradicts git, registered claims and settings, and what could not be compared with git.
+    """Return contradictions with git, registered claims and settings, and the comparisons with git that were
+    impossible.
 
-    `trusted` says whether the custom code that run records name may be used.
+    Custom code that run records name is only used if `trusted`.
     """
     from sweeps.expected import count_faults
 
@@ -181,7 +181,7 @@ def _to_retrain(records: Sequence[RunRecord], named: Sequence[Item], options: ar
     decided = {key for item in planned.items for key in decided_cells(item, planned.records)}
     for key in sorted(decided):
         able = _confirming(here, key)
-        # If no run can be trained here, the outcome says why.
+        # If this machine can train no run, the outcome has the reason.
         chosen.append(draw.choice(able or _confirming(finished, key)))
     return chosen
 

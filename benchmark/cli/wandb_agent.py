@@ -1,6 +1,6 @@
 """Runs W&B's command line in the separate process that `fssl agent` starts, and hides one harmless traceback.
 
-After each run, W&B's agent closes the connection to its own service. Objects that are garbage-collected later use this
+After each run, W&B's agent closes the connection to its service. Objects that are garbage-collected later use this
 connection in a thread, which ends with AlreadyJoinedError. No data is lost.
 """
 

@@ -1,11 +1,11 @@
-"""Lists withdrawn commands and options as they were typed, and what to type instead."""
+"""Lists withdrawn commands and options as they were typed, and their replacements."""
 
 from collections.abc import Mapping
 
 WITHDRAWN: Mapping[str, str] = {
     "bench": "`python -m tests.performance.engines`, in a checkout, times the engines",
-    "migrate": "`fssl reproduce ITEM` trains again what an older version recorded under another key",
-    "plan --budget": "`timeout -s INT 2h fssl reproduce ITEM` runs what fits into a time",
+    "migrate": "`fssl reproduce ITEM` trains the runs again that an older version recorded under a different key",
+    "plan --budget": "`timeout -s INT 2h fssl reproduce ITEM` runs as long as the time allows",
     "report --pictures": "`fssl report --readme` draws them",
     "report --serve": "the site opens from a file: reports/site/index.html",
     "reproduce --budget": "`timeout -s INT 2h fssl reproduce ITEM` stops in time, and the same command resumes",

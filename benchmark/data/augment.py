@@ -43,7 +43,9 @@ _CHUNK_BYTES = 2 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Weak(Checked):
-    """Horizontal flip and crop, FixMatch's weak view; the crop comes from the padded or the enlarged image (RSCFed)."""
+    """Horizontal flip and crop, FixMatch's weak view; the crop is a part of the padded image, or of the enlarged one as
+    in RSCFed.
+    """
 
     flip: Share = 0.5  # probability
     # Share of the width, truncated to whole pixels as in the released code: 4 for 32 pixels, 3 for 28, 1 for 8.
@@ -61,7 +63,7 @@ class Weak(Checked):
 class Gentle(Checked):
     """The mild strong view for laptops: an affine map, brightness and contrast, each by chance, then a cutout box.
 
-    Each parameter is drawn uniformly, and applied with its probability. The setting for digits (8 x 8 pixels) is
+    Each parameter is drawn uniformly, and applied with its probability. The setting for digits of 8 x 8 pixels is
     Gentle(translate=0, contrast_probability=0); its box is 4 pixels wide.
     """
 
@@ -74,7 +76,7 @@ class Gentle(Checked):
     brightness_probability: Share = 0.3
     contrast: tuple[float, float] = (0.5, 1.0)  # factor, lowest and highest
     contrast_probability: Share = 0.3
-    cutout: Share = 0.5  # side of the box as a share of the width, truncated to whole pixels; 0: no box
+    cutout: Share = 0.5  # side of the box as a share of the width, truncated to whole pixels; 0 for no box
     fill: Gray = 127  # grey value of the box: half of the range
 
     def __post_init__(self) -> None:
@@ -117,7 +119,9 @@ class Gentle(Checked):
         return paint_boxes(out_NCHW, here_ND[:, 13:], side, extra=0, fill=self.fill) if side else out_NCHW
 
     def _changed(self, draws_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return three (N,) tensors with 1 for the images whose geometry, brightness or contrast changes, else 0."""
+        """Return three (N,) tensors with 1 for images with a change of geometry, brightness or contrast, and 0 for the
+        others.
+        """
         moved_N = (draws_ND[:, :4] < self.geometry_probability).any(1)
         darker_N, flatter_N = draws_ND[:, 4] < self.brightness_probability, draws_ND[:, 5] < self.contrast_probability
         return moved_N.long(), darker_N.long(), flatter_N.long()
@@ -188,7 +192,7 @@ def views_of(
 ) -> dict[str, Tensor]:
     """Compute the views of `make_views` from the images' draws; an image's views depend only on its row of draws.
 
-    "strong" has its own flip and crop, followed by the strong policy (cifar.py:425-445). "weak2" is a second draw of
+    "strong" has a separate flip and crop, followed by the strong policy (cifar.py:425-445). "weak2" is a second draw of
     the weak view, with the flip and crop of "strong". Raise ConfigError for an unknown view, and DataError for images
     that are too wide to be padded.
     """

@@ -1,15 +1,15 @@
 """Find image data sets on disk or download them, check them, and load them as uint8 tensors.
 
 A named set is searched for in the `root` argument or, without it, in FSSL_DATA, and then in the cache folder
-(FSSL_CACHE, ~/.cache/fssl), into which torchvision downloads. In each folder, torchvision's own layout (the original
-files) is recognised directly or in a subfolder with the name of the set, and packed files are recognised in such a
-subfolder. `digits` comes with scikit-learn. `folder:PATH` is a user's own set, with one folder per class. The root is
-never written to. A set is identified by a hash of its content. Images keep the order in which they are stored (packed
-cifar10 is interleaved by class); `split` shuffles them.
+(FSSL_CACHE, ~/.cache/fssl), into which torchvision downloads. In each folder, torchvision's layout of the original
+files is recognised directly or in a subfolder with the name of the set, and packed files are recognised in such a
+subfolder. `digits` comes with scikit-learn. `folder:PATH` is a user's set, with one folder per class. The root is never
+written to. A set is identified by a hash of its content. Images keep their stored order, which is interleaved by class
+in packed cifar10; `split` shuffles them.
 
-Deviations: SVHN has its own channel statistics, as in SemiFL, while the released SSFL code normalises it with those of
-CIFAR-10. torchvision's EMNIST is turned upright, like the packed sample, while the released code trains on the
-transposed images.
+Deviations: SVHN is normalised with SVHN's channel statistics, as in SemiFL, while the released SSFL code uses the
+statistics of CIFAR-10. torchvision's EMNIST is turned upright, like the packed sample, while the released code trains
+on the transposed images.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -46,7 +46,7 @@ class ListedDataSet:
     test: int  # number of test images
     extra: int = 0  # number of images without labels
     flip: bool  # whether a mirrored image still shows its class
-    statistics: Statistics | None = None  # None: computed from the training images
+    statistics: Statistics | None = None  # None if they are computed from the training images
     original: tuple[str, ...] = ()  # torchvision's layout: a path that identifies it, its reader, reader arguments
     by_hand: str = ""  # address of original files that torchvision does not download
     packed_sha256: Mapping[str, str] = field(default_factory=dict)  # hashes of the known packed files
@@ -83,7 +83,8 @@ class DataSet:
     test_labels_N: Tensor
     unlabelled_images_NCHW: Tensor | None = None  # STL-10's
     classes: tuple[str, ...]
-    # Names of unknown classes, whose labels follow those of `classes` (open_set.py); empty if all classes are known.
+    # Names of unknown classes. Their labels follow the labels of `classes` (open_set.py). Empty if all classes are
+    # known.
     unknown: tuple[str, ...] = ()
     mean: tuple[float, ...]  # per channel, on the 0..1 scale
     std: tuple[float, ...]
@@ -154,7 +155,7 @@ def check_counts(data: DataSet) -> None:
     listed = words(entry.train, entry.test, entry.num_classes, entry.image_shape)
     if here != listed:
         raise DataError(
-            f"{data.name} has {here}, but that set has {listed}; copy it again, or name your own set as folder:PATH"
+            f"{data.name} has {here}, but that set has {listed}; copy it again, or name your set as folder:PATH"
         )
 
 
@@ -162,12 +163,12 @@ def entry_of(name: str) -> ListedDataSet:
     """Return the entry of `DATASETS` with this name. Raise ConfigError for an unknown name."""
     if name not in DATASETS:
         hint = nearest(name, DATASETS)
-        raise ConfigError(f"data.name: unknown data set {quoted(name)}; {hint} (for your own images, type folder:PATH)")
+        raise ConfigError(f"data.name: unknown data set {quoted(name)}; {hint} (for your images, type folder:PATH)")
     return DATASETS[name]
 
 
 def locate(name: str, root: Path | None = None) -> Source | None:
-    """Find the source from which `load` reads a set; return None if it is unknown or not on this machine."""
+    """Find the source that `load` reads a set from; return None if it is unknown or not on this machine."""
     if name == "digits":
         return Digits()
     if name.startswith("folder:"):
@@ -211,9 +212,9 @@ def statistics_of(name: str, train_images_NCHW: Tensor) -> Statistics:
 def as_released(data: DataSet) -> DataSet:
     """Return the same images, normalised as in SAGE's released code (dataset.py:123, SAGE.py:238-275).
 
-    Training images are normalised with the statistics of CIFAR-10, and test images with those of the set itself; the
-    standard deviations for CIFAR-10's test images are a fifth smaller. For a set that is not RGB, the training
-    statistics stay unchanged, and the standard deviation for test images is reduced by CIFAR-10's mean ratio.
+    Training images are normalised with the statistics of CIFAR-10, and test images with the statistics of the set
+    itself; the standard deviations for CIFAR-10's test images are a fifth smaller. For a set that is not RGB, the
+    training statistics stay unchanged, and the standard deviation for test images is reduced by CIFAR-10's mean ratio.
     """
     rgb = DATASETS["cifar10"].statistics
     assert rgb is not None

@@ -1,4 +1,4 @@
-"""Read a user's own images, with one folder per class, as a person sees them.
+"""Read a user's images, with one folder per class, as a person sees them.
 
 Images are rotated as their EXIF orientation requires, transparent pixels are shown on white, and a set is grey if all
 images are. Hidden files and files of operating systems are ignored. Links to a file that is already read and copies
@@ -30,7 +30,7 @@ from benchmark.plain import expanded
 LARGEST = 1024  # largest side in pixels, also for ?size=
 LARGE = 96  # side in pixels above which training is slow; the suite's sets have 8 to 96
 GRAY = ("1", "L", "LA", "La", "I")  # Pillow's grey modes, in addition to I;16 in all byte orders
-WITH_A_WHOLE_FIRST_FRAME = ("MPO", "PSD")  # formats whose further frames are not an animation
+WITH_A_WHOLE_FIRST_FRAME = ("MPO", "PSD")  # formats with further frames that are not an animation
 
 
 def path_and_option(name: str) -> tuple[str | None, str]:
@@ -145,7 +145,7 @@ def read_folder(name: str) -> Raw:
 
 
 def number_of_classes(name: str) -> int:
-    """Return the number of class folders of `folder:PATH`; 0 for other names and for folders that cannot be read."""
+    """Return the number of class folders of `folder:PATH`, or 0 for other names and for folders that cannot be read."""
     path, _ = path_and_option(name)
     if path is None:
         return 0

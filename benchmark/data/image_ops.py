@@ -140,7 +140,8 @@ def paint_boxes(images_NCHW: Tensor, centre_N2: Tensor, side: int, extra: int, f
     inside_NW = _within(centre_N2[:, 0] * width, width, side, extra)
     inside_NH = _within(centre_N2[:, 1] * height, height, side, extra)
     inside_N1HW = (inside_NH[:, :, None] & inside_NW[:, None, :])[:, None].view(torch.uint8)
-    # Two bitwise passes are vectorised, unlike masked_fill_ and where on uint8 (0.3 us instead of 4 us per image).
+    # Two bitwise passes are vectorised, unlike masked_fill_ and where on uint8, and need 0.3 us per image
+    # instead of 4 us.
     return images_NCHW.bitwise_and_(inside_N1HW - 1).bitwise_or_(inside_N1HW * fill)
 
 

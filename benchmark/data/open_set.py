@@ -29,8 +29,8 @@ def with_unknown(data: DataSet, unknown: Sequence[int]) -> DataSet:
     d = data.num_classes
     if not unknown or min(unknown) < 0 or max(unknown) >= d or d - len(unknown) < 2:
         raise ConfigError(
-            f"data.unknown_classes is {list(unknown)}, but {data.name} has the classes 0 to {d - 1}, of which at least "
-            f"one is unknown and two are known; type --data.unknown_classes=[{d - 1}]"
+            f"data.unknown_classes is {list(unknown)}, but {data.name} has the classes 0 to {d - 1}; at least "
+            f"one must be unknown and two known; type --data.unknown_classes=[{d - 1}]"
         )
     known = [label for label in range(d) if label not in unknown]
     new_d = torch.empty(d, dtype=torch.int64)

@@ -1,6 +1,6 @@
 """Read packed image sets: NAME/SPLIT.npz, or NAME/SPLIT_0.npz, NAME/SPLIT_1.npz and so on.
 
-A file contains `labels` (N) and `classes` (names in label order). A grey set also has `images` uint8 (N,H,W). Other
+A file contains `labels` (N) and `classes`, the names in label order. A grey set also has `images` uint8 (N,H,W). Other
 sets have one of `webp` and `jpeg` (uint8, all encoded files concatenated) with `offsets` int64 (N+1). Nothing is ever
 unpickled. The folder of the files is never written to. Decoded pixels are kept in the cache.
 
@@ -135,7 +135,10 @@ def _check_size(path: Path) -> None:
 
 
 def _array(path: Path, arrays: Mapping[str, np.ndarray], key: str, types: tuple[str, ...], axes: int = 1) -> np.ndarray:
-    """Return the array named `key`. Raise DataError if its type (in NumPy's letters) or number of axes is different."""
+    """Return the array named `key`.
+
+    Raise DataError if its type, in NumPy's letters, or its number of axes is different.
+    """
     array = arrays[key]
     if not array.dtype.str[1:].startswith(types) or array.ndim != axes:
         wanted = f"{' or '.join(types)} with {axes} axes"

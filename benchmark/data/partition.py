@@ -5,8 +5,8 @@ of RSCFed, SemiFL and FedSwitch. `Shards` is the second rule of SemiFL, and `Fed
 rule computes a table of counts; `split.py` draws which image goes to which client.
 
 Deviations of ClassSkew from the published A.2:
-* If K < d, a client has a set of main classes, whose sizes differ by at most one between clients, and Eq. 9 is summed
-  over the set. The paper reports such a case (Table F.1: EMNIST, K = 20 and 10), but does not describe it.
+* If K < d, a client has a set of main classes; the sizes of these sets differ by at most one between clients, and Eq. 9
+  is summed over the set. The paper reports such a case (Table F.1: EMNIST, K = 20 and 10), but does not describe it.
 * Eq. 9 is not an integer. For each class, the largest remainders are rounded up. Then single images are exchanged until
   each client also has its target size, rounded down or up. Every image is assigned exactly once.
 * Eq. 10 prints q_j(1-R) for i = j and q_i(1-R) for i != j; both are the n_i(1-R)q_j/m_j of Eq. 9 over n_j/m_j.
@@ -59,7 +59,7 @@ class Iid:
 class ClassSkew(Checked):
     """A mixture of stratified clients (R = 0) and clients sorted by class (R = 1), SSFL Eq. 9.
 
-    R is the papers' nominal R: the share of a client's images that come from its main classes beyond equal proportions.
+    R is the papers' nominal R: the share of its main classes in a client's images beyond equal proportions.
     The realised R (Eq. 2) equals it for K <= d, and is lower for K > d, because two clients with the same main class
     have distance 0.
 
@@ -100,9 +100,9 @@ def _equal_sizes(n_d: IntArray, K: int) -> Table:
 def main_classes(n_d: IntArray, K: int) -> BoolArray:
     """Return a (K, d) array that is true if a class is a main class of a client.
 
-    Classes are assigned in turn, the largest first (ties: lower label first). If K >= d, each client has one main class
-    and the numbers m_j of clients per class differ by at most one. If K < d, each client has a set of main classes, and
-    the sizes of the sets differ by at most one.
+    Classes are assigned in turn, the largest first, and the lower label first among equal ones. If K >= d, each client
+    has one main class and the numbers m_j of clients per class differ by at most one. If K < d, each client has a set
+    of main classes, and the sizes of the sets differ by at most one.
     """
     d = len(n_d)
     turns = np.arange(max(K, d))
@@ -116,7 +116,7 @@ Rule = Callable[[IntArray, int, float, Streams], IntArray]  # (n_d, K, alpha, st
 
 
 def class_by_class(n_d: IntArray, K: int, alpha: float, streams: Streams, limited: bool = False) -> IntArray:
-    """Compute (K, d) counts in which each class has its own random proportions over the clients.
+    """Compute (K, d) counts with random proportions over the clients for each class.
 
     If `limited`, only the clients with fewer than N/K images so far get images of a class. Such clients exist as long
     as images remain.
@@ -169,7 +169,7 @@ def equal_clients_at_once(n_d: IntArray, K: int, alpha: float, streams: Streams)
 
 
 def pairs_of_clients(n_d: IntArray, K: int, alpha: float, streams: Streams) -> IntArray:
-    """Compute (K, d) counts of equally large clients, of which each pair shares a random slice of the images (SAGE).
+    """Compute (K, d) counts of equally large clients; each pair shares a random slice of the images (SAGE).
 
     If the first client of a pair has more than half of the slice, its last classes go to the second client. If it has
     less than half, it gets the first classes of the second client.
@@ -254,15 +254,16 @@ class Dirichlet(Checked):
     """Proportions that are drawn from a Dirichlet distribution, by one of five rules.
 
     alpha is the concentration; a small one is heterogeneous. min_size is the least number of images of a client (at
-    least 1). max_redraws is how many draws may be discarded because a client is below `min_size`. The rules are:
-    * "plain" (the usual one): for each class, the proportions over the clients come from Dirichlet(alpha, ...).
+    least 1). max_redraws is the number of draws that may be discarded because a client is below `min_size`. The rules
+    are:
+    * "plain", the usual rule: for each class, the proportions over the clients are drawn from Dirichlet(alpha, ...).
     * "limited" (RSCFed, cifar_load.py, `partition_data_allnoniid`; SemiFL, data.py, `non_iid`, tag "d"; both codes do
       the same): like "plain", but a client with N/K images or more gets proportion 0 of further classes, so that the
       sizes of clients are more equal.
     * "fedswitch" (Hsu et al. 2019, arXiv 1909.06335, section 3.1): one client after the other draws N/K images, with
       class proportions from Dirichlet(alpha p), where p are the proportions of the whole set. Used-up classes drop out
       of the draws of later clients. alpha = 1 with ten equal classes is Dirichlet(0.1, ..., 0.1).
-    * "fedswitch_at_once" (a rule of this suite): the same draws, but all clients take images at once. In "fedswitch",
+    * "fedswitch_at_once", a rule of this suite: the same draws, but all clients draw images at once. In "fedswitch",
       the last clients get the remaining images, and stay skewed at a large alpha.
     * "sage" (SAGE, sample_dirichlet.py:29-115): images are cut at random into equal slices, one for every two clients,
       which share it similarly to "limited". All images are then concatenated and cut into equal clients. Every two
@@ -271,7 +272,7 @@ class Dirichlet(Checked):
 
     Deviations:
     * plain, limited: the released codes cut at floor(cumulated proportion x n). This class rounds up the largest
-      remainders, also for fedswitch, for which no code is released.
+      remainders, also for fedswitch, which has no released code.
     * limited: the released codes set the proportions of full clients to 0 and renormalise. The rest of a renormalised
       Dirichlet draw is a Dirichlet draw over the rest, so this class draws from the latter: the distribution is the
       same, and 0/0 cannot occur.
@@ -328,7 +329,7 @@ class Shards(Checked):
     """
 
     classes_per_client: Count = 2  # shards per client
-    distinct: bool = True  # whether a client's shards come from different classes
+    distinct: bool = True  # whether a client's shards are of different classes
 
     R_nominal: ClassVar[float | None] = None
 
@@ -383,7 +384,7 @@ def _make_distinct(dealt_KS: IntArray, stream: np.random.Generator) -> None:
 
 
 def _exchange(dealt_KS: IntArray, client: int, partners: IntArray) -> None:
-    """Exchange a repeated shard of the client with the first partner for which fewer repeats remain."""
+    """Exchange a repeated shard of the client with the first partner that leaves fewer repeats."""
     labels, numbers = np.unique(dealt_KS[client], return_counts=True)
     twice = labels[numbers.argmax()]
     slot = int(np.flatnonzero(dealt_KS[client] == twice)[0])

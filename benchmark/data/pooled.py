@@ -1,16 +1,16 @@
 """Implement special requirements of FedMatch and FedSwitch: pooled images, streaming images and an image of noise.
 
 Sources: FedMatch, data/generator.py, shuffles CIFAR-10's 60,000 images and cuts them into 56,000 + 2,000 test + 2,000
-validation images. FedSwitch cuts Fashion-MNIST's 70,000 images into 63,000 + 3,500 + 3,500. `split.py` takes the
+validation images. FedSwitch cuts Fashion-MNIST's 70,000 images into 63,000 + 3,500 + 3,500. `split.py` draws the
 validation images, so that this module's training part has 58,000 or 66,500 images. Both papers have a "streaming
 non-i.i.d." setting with 10 clients and 10 steps. FedMatch, models/fedmatch/server.py, compares models by their outputs
 for one image, which is drawn once from a truncated normal distribution with mean 125 and standard deviation 125 on the
 grey levels 0..255. This module normalises it like the data set's images.
 
 Deviations:
-* The order of the pool is a named draw; FedMatch uses Python's generator, whose seed is None unless it is given. Test
-  images come last; in FedMatch, validation images do. Validation images are drawn in equal numbers from each class;
-  FedMatch takes them as they come.
+* The order of the pool is a named draw; FedMatch uses Python's generator, which has no fixed seed unless one is given.
+  Test images are last; in FedMatch, validation images are. Validation images are drawn in equal numbers from each
+  class; FedMatch uses the last ones of the pool.
 * Neither paper describes streaming in detail, and no code for it is released. In this module, a client's images are
   divided at random into equal steps, so that only clients are skewed. One round is one step, and a client sees only the
   images of the current step. The first step follows the last one.

@@ -1,11 +1,11 @@
 """Apply RandAugment to whole uint8 batches, with separate draws for each image.
 
 Source of the `ssfl` pool: SSFL's released dataset/randaugment.py:154-169 (pool), 216-235 (RandAugmentMC) and 47-67
-(CutoutAbs), which is FixMatch's pool on Pillow. Source of the `semifl` pool: SemiFL's released
-datasets/randaugment.py, 15 operations on Pillow, which it runs at level 10 of 10 and without an additional box. For
-images of 32 pixels, its translations by 100 pixels leave a black image, and its box of 40 pixels covers everything
-below and to the right of a corner.
-Deviation: the draws come from one torch.Generator instead of Python's and NumPy's global ones (same distributions).
+(CutoutAbs), which is FixMatch's pool on Pillow. Source of the `semifl` pool: SemiFL's released datasets/randaugment.py,
+15 operations on Pillow, which it runs at level 10 of 10 and without an additional box. For images of 32 pixels, its
+translations by 100 pixels leave a black image, and its box of 40 pixels covers everything below and to the right of a
+corner. Deviation: the draws use one torch.Generator instead of Python's and NumPy's global ones, with the same
+distributions.
 
 Shapes: N images, C channels, H height, W width, P = H * W, S slots (operations drawn per image), K entries of a pool
 (an operation at a level with a sign), D draws per image.
@@ -42,7 +42,8 @@ _APPLY: Mapping[int, Callable[[Tensor, Tensor], Tensor]] = {
 
 HIGHEST = 10  # the highest level
 SEMIFL_BOX = 40  # side in pixels at the highest level
-# Parameters: 256 values for LOOKUP, Pillow's 6 numbers for AFFINE and BILINEAR, a factor for blends, else none.
+# Parameters: 256 values for LOOKUP, Pillow's 6 numbers for AFFINE and BILINEAR, a factor for blends, and none for the
+# others.
 Operations = Mapping[str, tuple[Kernel, Sequence[float]]]  # name -> family and parameters; a draw is an index into it
 
 
@@ -129,7 +130,7 @@ class _Entries:
 
 @lru_cache(maxsize=32)
 def _entries(pool: str, lowest: int, highest: int, height: int, width: int, device: torch.device) -> _Entries:
-    """Compute the tables of a pool once, including affine source pixels, which take 8 P bytes per affine entry.
+    """Compute the tables of a pool once, including affine source pixels, which need 8 P bytes per affine entry.
 
     Batches then only look them up.
     """
@@ -165,7 +166,7 @@ Gray = Annotated[int, Interval("[0, 255]")]
 class RandAugment(Checked):
     """The RandAugment policy: `num_ops` random operations, each applied with `probability`, then a grey box.
 
-    Operations are drawn with replacement. The defaults are those of the released SSFL code (RandAugmentMC(n=2, m=10):
+    Operations are drawn with replacement. The defaults are from the released SSFL code (RandAugmentMC(n=2, m=10):
     levels 1 .. 9 of 10). pool="semifl", levels=(10, 10), cutout=0 is the policy of SemiFL's released code. That code
     draws the probability between .2 and .8 for each operation, which is the same as a constant probability of .5.
     """
@@ -174,7 +175,7 @@ class RandAugment(Checked):
     num_ops: Annotated[int, Interval("[0, 16]")] = 2  # number of drawn operations
     probability: Share = 0.5  # of applying each drawn operation
     levels: tuple[int, int] = (1, 9)  # lowest and highest, drawn uniformly per image and slot
-    cutout: Share = 0.5  # side of the box as a share of the width, truncated to whole pixels; 0: no box
+    cutout: Share = 0.5  # side of the box as a share of the width, truncated to whole pixels; 0 for no box
     fill: Gray = 127  # grey value of the box
 
     def __post_init__(self) -> None:

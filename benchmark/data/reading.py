@@ -1,7 +1,8 @@
-"""Provide what all readers of images share: the form of a set, the split of sets without a test part, and the cache.
+"""Provide the parts that all readers of images share: the form of a set, the split of sets without a test part, and the
+cache.
 
 The cache is in FSSL_CACHE or, without it, in ~/.cache/fssl. Its entries are named by the contents, or the sizes and
-times, of the files from which they were computed. It may be deleted at any time.
+times, of their source files. It may be deleted at any time.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -50,13 +51,13 @@ class Source(Hashable, Protocol):
         """Return the folder with its files."""
 
     def files(self) -> Iterable[Path]:
-        """List all files from which the set is read, and possibly others."""
+        """List all files that the set is read from, and possibly others."""
 
     def read(self) -> Raw:
         """Read the images. Raise DataError if the set is not complete."""
 
     def is_listed(self) -> bool | None:
-        """Return whether the suite lists these files by their hashes; None if that is known only after `read`."""
+        """Return whether the suite lists these files by their hashes, or None if that is known only after `read`."""
 
 
 def own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int], name: str, classes: list[str]) -> Raw:

@@ -33,7 +33,7 @@ def read_digits() -> Raw:
 
     The test part has 400/1797 of each class, as nearly as possible.
     """
-    from sklearn.datasets import load_digits  # takes seconds to import, and most runs do not need it
+    from sklearn.datasets import load_digits  # slow to import, and most runs do not need it
 
     digits = load_digits()
     images_NCHW = np.round(digits.images * (255 / 16)).astype(np.uint8)[:, None]
@@ -42,7 +42,7 @@ def read_digits() -> Raw:
 
 
 def torchvision_set(name: str) -> Callable[..., Any]:
-    from torchvision import datasets as tv  # takes seconds to import, and commands that only list sets do not need it
+    from torchvision import datasets as tv  # slow to import, and commands that only list sets do not need it
 
     return getattr(tv, name)
 
@@ -114,7 +114,7 @@ def class_folders(root: str, download: bool, name: str) -> Raw:
 def _kept(folder: Any) -> tuple[np.ndarray, list[int]]:
     """Return the pixels and labels of a torchvision `ImageFolder`.
 
-    Pixels are cached until a file changes, because opening 90,000 files takes minutes.
+    Pixels are cached until a file changes, because opening 90,000 files needs minutes.
     """
 
     def decode() -> np.ndarray:
@@ -197,7 +197,7 @@ def download(name: str, original: Sequence[str], searched: str) -> Path:
         socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)  # torchvision sets no time limit for its downloads
         with contextlib.redirect_stdout(sys.stderr):  # standard output is reserved for --json
             READERS[reader](str(fetching), True, *arguments)
-        with contextlib.suppress(OSError):  # if another process was faster, its copy is equally good
+        with contextlib.suppress(OSError):  # if a different process was faster, its copy is equally good
             fetching.rename(target)
     except (*_READ_ERRORS, zipfile.BadZipFile, tarfile.TarError) as error:
         raise DataError(

@@ -14,17 +14,18 @@ The order of a class's images is one named draw. The images of the server, the v
 images and their other images are cut from it one after the other. The server's images therefore depend only on the seed
 and N_s, and runs that differ in K, R, alpha or `images` are paired by seed.
 
-Label settings: "server" is used by SSFL, SemiFL, FedMatch and FedSwitch (labels at the server); "every_client" by
-FedMatch and FedSwitch (labels at the clients); "some_clients" and "share" by RSCFed, Tables 1 to 4 and Table 5. With
-"everywhere", clients have all labels, for upper bounds. "one_more_client", a setting of this suite, gives the server's
-labels to an additional client, for comparisons with methods without server training. "drawn_apart" (SAGE) draws the
-clients that have labelled images independently of the clients that have the other images. "open" is the open-set
-setting of FedOpenMatch and OpenFL (ICLR 2026; see open_set.py): labels at the server, and unlabelled images at clients
-that partly belong to classes of which the server has no image.
+Label settings: "server", with labels at the server, is used by SSFL, SemiFL, FedMatch and FedSwitch; "every_client",
+with labels at the clients, by FedMatch and FedSwitch; "some_clients" and "share" by RSCFed, Tables 1 to 4 and Table 5.
+With "everywhere", clients have all labels, for upper bounds. "one_more_client", a setting of this suite, gives the
+server's labels to an additional client, for comparisons with methods without server training. "drawn_apart" (SAGE)
+draws the clients that have labelled images independently of the clients that have the other images. "open" is the
+open-set setting of FedOpenMatch and OpenFL (ICLR 2026; see open_set.py): labels at the server, and unlabelled images at
+clients that partly belong to classes without images at the server.
 
 With "open", the partition rule distributes the images of all classes. Each client then gets a number of images in
-proportion to what the rule gives it, of which `unknown_share` belong to unknown classes, up to rounding. The sources
-only say that clients' data are heterogeneous; the share is exact here, so that it can be varied independently.
+proportion to the rule's counts. The share `unknown_share` of them belongs to unknown classes, up to rounding. The
+sources only state that clients' data are heterogeneous; the share is exact in this suite, so that it can be varied
+independently.
 
 Deviations: reports/rscfed/departures.md, entry 10. "share": RSCFed only specifies 10 % of each client; this module
 labels 10 % of each class of a client, as nearly as whole images allow.
@@ -83,10 +84,10 @@ class Split:
 
 
 def mean_total_variation(counts_Kd: IntArray) -> float:
-    """Compute Eq. 2 from counts: the sum over pairs k < m of |P_k - P_m|_1 / 2, divided by K(K-1)/2; 0 for K = 1.
+    """Compute Eq. 2 from counts: the sum over pairs k < m of |P_k - P_m|_1 / 2, divided by K(K-1)/2, or 0 for K = 1.
 
-    For each class, the sum over pairs of |p_k - p_m| is sum_k (2k - K + 1) p_(k) over the ascending p, which takes
-    K log K instead of K^2 operations.
+    For each class, the sum over pairs of |p_k - p_m| is sum_k (2k - K + 1) p_(k) over the ascending p, with K log K
+    instead of K^2 operations.
     """
     K = len(counts_Kd)
     if K == 1:
@@ -193,11 +194,11 @@ def _labelled_apart(left_d: IntArray, K: int, partition: Partition, seed: int, s
 def with_unknown_share(counts_Kd: IntArray, D: int, share: float) -> IntArray:
     """Return (K, d) counts of clients that each have this share of images of unknown classes, the classes from D on.
 
-    All clients keep the same part of the sizes in `counts_Kd`, the largest one for which there are enough known and
-    unknown images; other images are not used. Both numbers of a client are rounded down, so that its number of unknown
-    images differs from `share` of its images by less than one. Within the known and within the unknown images, a client
-    has the classes in the proportions of its row of `counts_Kd`, as far as these classes last; clients are served in
-    their order. Raise ConfigError if a client would have no image.
+    All clients keep the same part of the sizes in `counts_Kd`, the largest one that leaves enough known and unknown
+    images; other images are not used. Both numbers of a client are rounded down, so that its number of unknown images
+    differs from `share` of its images by less than one. Within the known and within the unknown images, a client has
+    the classes in the proportions of its row of `counts_Kd`, as far as these classes last; clients are served in their
+    order. Raise ConfigError if a client would have no image.
     """
     n_d, share_of = counts_Kd.sum(axis=0), Fraction(str(float(share)))  # 0.4 is 2/5, not the nearest double
     parts = ((slice(None, D), 1 - share_of), (slice(D, None), share_of))
@@ -208,7 +209,7 @@ def with_unknown_share(counts_Kd: IntArray, D: int, share: float) -> IntArray:
         stock_d = n_d[part].copy()
         wanted_K = [int(of_all * kept * int(size)) for size in counts_Kd.sum(axis=1)]
         for client, wanted in enumerate(wanted_K):
-            # A class that the rule does not give to the client only fills up what its own classes lack.
+            # A class that the rule does not give to the client only fills up the gaps of its own classes.
             weights_d = counts_Kd[client, part] + 1e-6 * n_d[part]
             with np.errstate(divide="ignore"):
                 log_weights_d = np.log(weights_d)
@@ -226,7 +227,8 @@ def with_unknown_share(counts_Kd: IntArray, D: int, share: float) -> IntArray:
 def class_counts_in_use(n_d: IntArray, images: int) -> IntArray:
     """Return the (d,) numbers of images of each class if at most `images` are used; 0 means all.
 
-    The share of each class is the same, rounded down, plus one image for the largest remainders (ties: lower label).
+    The share of each class is the same, rounded down, plus one image for the largest remainders, with ties to the lower
+    label.
     """
     N = int(n_d.sum())
     return largest_remainders(fractions(images * n_d, N), images) if 0 < images < N else n_d
@@ -357,9 +359,9 @@ def with_extra(assigned: LabelAssignment, K: int, N: int, seed: int, images: int
 
 
 def _balanced(counts_Kd: IntArray) -> list[int]:
-    """Return the clients in the order in which they get labels.
+    """Return the clients in the order of getting labels.
 
-    Clients that lack the fewest classes come first. Ties go to the client nearest to N/K images, then to the lower
+    Clients that lack the fewest classes are first. Ties go to the client nearest to N/K images, then to the lower
     number.
     """
     missing_K = (counts_Kd == 0).sum(axis=1)
@@ -382,7 +384,8 @@ def _stratified_counts(n_d: IntArray, share: Fraction) -> IntArray:
     """Return the (d,) numbers of labelled images of each class.
 
     Their total is `share` of all images, rounded to the nearest integer (half up), and at least 1. Each class gets its
-    share rounded down, plus one image for the largest remainders (ties: the larger class, then the lower label).
+    share rounded down, plus one image for the largest remainders, with ties to the larger class, then to the lower
+    label.
     """
     total = max(1, int(share * int(n_d.sum()) + Fraction(1, 2)))
     exact_d = share * fractions(n_d, 1)

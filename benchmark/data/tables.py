@@ -29,7 +29,7 @@ def stratified(sizes_K: Table, n_d: IntArray) -> Table:
 
 
 def largest_remainders(exact_M: FloatArray | Table, total: int) -> IntArray:
-    """Round to (M,) integers that sum to `total`: down, then the largest remainders up (ties: lower index)."""
+    """Round down to (M,) integers, then the largest remainders up to reach `total`; ties go to the lower index."""
     counts_M = np.floor(exact_M).astype(np.int64)
     largest_first_M = np.argsort(counts_M - exact_M, kind="stable")
     counts_M[largest_first_M[: total - int(counts_M.sum())]] += 1
@@ -60,7 +60,7 @@ def round_table(exact_Kd: Table) -> IntArray:
     Column sums must be integers, and do not change. Such a rounding always exists, because a flow with integer
     capacities has an integer solution. `_repair` therefore always finds its path.
     """
-    # Python integers over a common denominator take a tenth of the time of sums of fractions.
+    # Python integers over a common denominator need a tenth of the time of sums of fractions.
     whole = math.lcm(*{x.denominator for x in exact_Kd.flat})
     parts_Kd = np.array([x.numerator * (whole // x.denominator) for x in exact_Kd.flat], dtype=object)
     parts_Kd = parts_Kd.reshape(exact_Kd.shape)
@@ -74,7 +74,7 @@ def round_table(exact_Kd: Table) -> IntArray:
     given_Kd = np.zeros(floor_Kd.shape, dtype=bool)
     owed_K = rest_Kd.sum(axis=1)
     for label, extra in enumerate(extra_d):
-        # Ties between remainders go to the client that is owed most; otherwise client 0 would win all of them.
+        # Ties between remainders go to the client that is owed most; by index, client 0 would win all of them.
         rank_K = np.lexsort((np.round(-(owed_K - given_Kd.sum(axis=1)), 6), -rest_Kd[:, label]))
         given_Kd[rank_K[:extra], label] = True
     _repair(given_Kd, rest_Kd > 0, low_K, high_K)
@@ -101,8 +101,8 @@ def _repair(given_Kd: BoolArray, open_Kd: BoolArray, low_K: IntArray, high_K: In
 def _path(given_Kd: BoolArray, free_dK: BoolArray, *, givers_K: BoolArray, takers_K: BoolArray) -> list[int]:
     """Find a path from a taker back to a giver by breadth-first search over clients that can pass on an image.
 
-    Each class is examined only once: every client that could take one of its images from a later client has already
-    been reached.
+    Each class is examined only once: every client that could get one of its images from a later client has already been
+    reached.
     """
     came_from_K = np.where(givers_K, -1, -2)  # -1: a giver, where paths begin; -2: not reached
     new_d = np.ones(len(free_dK), dtype=bool)  # classes that are not examined yet
@@ -120,4 +120,4 @@ def _path(given_Kd: BoolArray, free_dK: BoolArray, *, givers_K: BoolArray, taker
             return path
         new_d &= ~label_d
         queue += np.flatnonzero(reached_K).tolist()
-    raise AssertionError("no whole rounding of a table whose columns are whole")
+    raise AssertionError("no whole rounding of a table with whole columns")

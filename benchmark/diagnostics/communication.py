@@ -1,4 +1,4 @@
-"""Observe what a method sends, keeps and trains in a run.
+"""Observe the values that a method sends, keeps and trains in a run.
 
 The reports use it for the papers' tables of properties (FedSwitch Table 1, SemiFL Table 2). Names are the top-level
 names in the trees that a method sends or keeps (student, teacher, momentum).
@@ -19,10 +19,10 @@ Bytes = dict[str, int]  # name -> largest number of bytes that one job passed on
 
 
 class CommunicationSummary(Observer):
-    """An observer that collects what each kind of participant received, sent, kept and trained.
+    """An observer that collects the values that each kind of participant received, sent, kept and trained.
 
-    For each name, it records the largest number of bytes. `before` is the summary of the rounds before a resume, to
-    which later observations are added.
+    For each name, it records the largest number of bytes. `before` is the summary of the rounds before a resume; later
+    observations are added to it.
     """
 
     def __init__(self, before: Mapping[str, Any] | None = None) -> None:
@@ -30,7 +30,7 @@ class CommunicationSummary(Observer):
         self._seen: dict[str, Any] = deepcopy({**nothing, **(before or {})})
         self._call: set[str] = set()  # kinds of participants that trained in the current call of `fit`
         self._tied: Collection[str] = ()  # names of weights that are sent under a different name
-        self._answered = False  # whether the call has returned an outcome; all its jobs come before the first outcome
+        self._answered = False  # whether the call has returned an outcome; all its jobs precede the first outcome
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)

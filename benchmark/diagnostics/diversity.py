@@ -126,9 +126,9 @@ class GradientDiversity(Observer):
     """An observer that measures the diversity of weight changes in every round, and of gradients every `every` rounds.
 
     Gradients are never measured if `every` is 0. A round has no diversity if the vector of a participant that trained
-    has different entries from the others (`begins_with`). Gradients are computed for the training loss, with the
-    client state from before the round. If a participant trains more than once in a round (a server replica per group,
-    a client that is drawn twice), its first job counts.
+    has different entries from the others (`begins_with`). Gradients are computed for the training loss, with the client
+    state from before the round. If a participant trains more than once in a round, as a server replica per group or a
+    client that is drawn twice, its first job counts.
     """
 
     def __init__(self, every: int = 0) -> None:
@@ -171,10 +171,10 @@ def _counts(job: Job) -> bool:
 
 
 def begins_with(job: Job) -> Mapping[str, Weights]:
-    """Return the weight sets, shared with the server, from which the job's local steps start; the network is their sum.
+    """Return the weight sets, shared with the server, at the start of the job's local steps; the network is their sum.
 
-    Return {} if the vector cannot be compared with those of other clients: the client has a different network
-    (HeteroFL), or starts from its own model (EASGD). If it keeps some layers (LG-FedAvg), only the other weights are
+    Return {} if the vector cannot be compared with other clients' vectors: the client has a different network as in
+    HeteroFL, or starts from its own model as in EASGD. If it keeps some layers (LG-FedAvg), only the other weights are
     returned.
     """
     # A custom update need not inherit from LocalUpdate.

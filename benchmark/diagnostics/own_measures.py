@@ -13,13 +13,13 @@ from benchmark.methods.calls import measures_of
 from benchmark.methods.protocol import Method
 from benchmark.streams import global_states, seed_globals, set_global_states
 
-Values = Mapping[str, Sequence[float | None]]  # name -> a value for each measured round; None if it is not finite
+Values = Mapping[str, Sequence[float | None]]  # name -> a value for each measured round, or None if it is not finite
 
 
 class OwnMeasures(Observer):
     """An observer that calls the method's `measures` after each round that is tested.
 
-    It draws from a stream of its own and leaves the global generators as they were, so that no other number depends on
+    It draws from a separate stream and does not change the global generators, so that no other number depends on
     it. `before` is the summary of the rounds before a resume.
     """
 

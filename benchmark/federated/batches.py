@@ -68,7 +68,7 @@ def sizes_of(size: int, batch_size: int, steps: int, drop_last: bool) -> list[in
 def sources_of(
     job: Job, environment: Environment, round_number: int, selected: Mapping[str, Selected]
 ) -> dict[str, Part]:
-    """Return the images from which each stream of a job draws: a data subset, or the part that `start` selected."""
+    """Return the images that each stream of a job draws from: a data subset, or the part that `start` selected."""
     parts = {name: environment.part(job.key.client, stream.part, round_number) for name, stream in job.data.items()}
     for name, some in selected.items():
         if name in parts:
@@ -129,7 +129,7 @@ class JobBatches:
         return list(zip(*of_streams, strict=True))
 
     def __iter__(self) -> "BatchIterator":
-        """Return an iterator over the batches, in which every batch occurs once per phase."""
+        """Return an iterator over the batches; every batch occurs once per phase."""
         return BatchIterator({name: self._stream(name) for name in self._job.data}, self.steps, self.phases)
 
     def _stream(self, name: str) -> "StreamBatches":
@@ -208,7 +208,9 @@ class StreamBatches:
 
     @property
     def recipe(self) -> tuple[object, ...]:
-        """Return what determines the operations of the views; streams with equal recipes are augmented together."""
+        """Return the recipe of the views, which determines their operations; streams with equal recipes are augmented
+        together.
+        """
         data = self._environment.data
         tables = (self.source.images_NCHW, self.source.labels_N, self.source.truth_N)
         how = (self._environment.augmentation, tuple(data.mean), tuple(data.std))
@@ -264,7 +266,7 @@ class Drawn:
 def make_together(jobs: Sequence[BatchIterator], steps: int | None = None) -> None:
     """Compute the batches of the next `steps` steps of several jobs at once, or of all their steps.
 
-    They are bit-equal to the batches that each job computes on its own. The caller must limit the memory; see
+    They are bit-equal to the batches that each job computes separately. The caller must limit the memory; see
     `BatchIterator.bytes_of_views`.
     """
     of_each = [job.streams.values() for job in jobs]

@@ -91,7 +91,7 @@ Measured = Mapping[tuple[str, str, str, str], Choice]  # card, network, norm, pr
 
 @cache
 def measured_choices() -> Measured:
-    """Read `choices.toml`, whose entries are measured by `python -m tests.performance.gpu`."""
+    """Read `choices.toml`. Its entries are measured by `python -m tests.performance.gpu`."""
     tables = tomllib.loads(CHOICES.read_text()).get("choice", [])
     return {
         (one["card"], one["network"], one["norm"], one["precision"]): Choice(
@@ -134,13 +134,14 @@ def prepare_torch(device: torch.device, precision: Precision, model: Model | Non
     """Configure torch to use deterministic kernels on CUDA, and TF32 only with the precision tf32.
 
     cuDNN times its algorithms if `choice_for` decides so, and even then only uses deterministic ones. This must be
-    called before the device's context exists. If torch has no deterministic kernel (backward pass of max-pooling), it
-    uses a different one, so that a record cannot guarantee equal bits. For a CPU, nothing is configured.
+    called before the device's context exists. If torch has no deterministic kernel, as for the backward pass of
+    max-pooling, it uses a different one, so that a record cannot guarantee equal bits. For a CPU, nothing is
+    configured.
     """
     if device.type != "cuda":
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.cuda.set_device(device)  # otherwise operations without a device open a context on the first one
+    torch.cuda.set_device(device)  # without this, operations without a device open a context on the first one
     torch.use_deterministic_algorithms(True, warn_only=True)
     DETERMINISTIC.fill_uninitialized_memory = False  # results do not depend on it, and it would fill every `empty`
     warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation.*")

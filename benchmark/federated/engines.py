@@ -19,7 +19,7 @@ from benchmark.federated.trees import copied
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
 ENGINES = ("auto", "reference", "pool", "stacked")
-# Local steps below which starting workers (seconds each, for importing torch) costs more than they save: "auto".
+# "auto" starts no workers for fewer local steps, because each worker needs seconds to import torch.
 WORTH_WORKERS = 10_000
 
 
@@ -27,12 +27,12 @@ WORTH_WORKERS = 10_000
 class EngineOptions:
     """The engine options of `fssl run`. Raises ConfigError for an unknown engine or options that do not fit it.
 
-    "auto" is the reference engine if more than one thread is requested, otherwise the stacked engine on a CUDA device,
-    and otherwise the pool, whose bits are those of the launchers for any number of cores.
+    "auto" is the reference engine if more than one thread is requested. If not, it is the stacked engine on a CUDA
+    device, and the pool on other devices, because the pool gives the bits of the launchers for any number of cores.
     """
 
     engine: str = "reference"
-    workers: int | None = None  # number of single-threaded processes of the pool; None: one per device or core
+    workers: int | None = None  # number of single-threaded processes of the pool; None for one per device or core
     threads: int = 1  # threads per tensor operation of the reference engine
     # The devices that the pool's workers get in turn; ("cpu",) means the cores. None means the CPU, but with "auto" the
     # first CUDA device if `auto_devices` chooses it.
@@ -96,7 +96,7 @@ class EngineOptions:
     def processes(self, experiment: Experiment) -> int:
         """Return the number of processes of the pool, or 0 for the other engines. A single process is this process.
 
-        There are at most as many processes as a round has jobs (C and the server's). With "auto" on the CPU there is
+        Their number is at most the number of jobs in a round, including the server's. With "auto" on the CPU there is
         only one if starting others costs more time than it saves.
         """
         devices, federation = self.devices_of(experiment), experiment.federation
@@ -112,7 +112,7 @@ class EngineOptions:
 class ReferenceEngine:
     """An engine that trains one job after the other on one device, in windows if the device is not a CPU.
 
-    With `fast` it does in this process what a pool of one process would do, with the same bits and the same name in the
+    With `fast` it is a pool of one process inside this process, with the same bits and the same name in the
     run record.
     """
 

@@ -1,4 +1,4 @@
-"""Prepare what a run trains with: images, their distribution among participants, and the network.
+"""Prepare the training of a run: images, their distribution among participants, and the network.
 
 These are the same for every method with equal settings.
 """
@@ -31,7 +31,7 @@ from benchmark.streams import numpy_stream
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
-    """The data subset of one participant from which a stream draws, as positions in `images_NCHW`.
+    """The data subset of one participant for a stream, as positions in `images_NCHW`.
 
     `labels_N` is None if the label setting hides labels; `truth_N` contains them only for evaluating pseudo-labels. An
     unknown class has the label -1 in both.
@@ -49,7 +49,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Environment:
-    """The data set, its split, and the images on which each participant trains."""
+    """The data set, its split, and the training images of each participant."""
 
     experiment: Experiment
     data: DataSet
@@ -146,9 +146,9 @@ class Environment:
     def class_counts(self) -> dict[str, list[Any]]:
         """Count the images of each class, like `fssl data partition`.
 
-        (d,) "server" counts its training images; known classes come before unknown ones. (K, d) "clients" is missing if
-        clients have the set's own unlabelled images, whose classes are unknown. (K, d) "labelled" exists if clients
-        have additional labelled images.
+        (d,) "server" counts its training images; known classes precede unknown ones. (K, d) "clients" is missing if
+        clients have the set's own unlabelled images, because their classes are unknown. (K, d) "labelled" exists if
+        clients have additional labelled images.
         """
         labels_N, split = self.data.train_labels_N.numpy(), self.split
         counted = {"server": split.counts(labels_N, [split.server_N])[0].tolist()}
@@ -234,7 +234,7 @@ class Environment:
         )
 
     def world(self, round_number: int, fit: Callable[[Sequence[Job]], Iterator[Outcome]]) -> World:
-        """Return the method's view of a round, in which `fit` runs the jobs."""
+        """Return the method's view of a round; its `fit` runs the jobs."""
         federation, seed = self.experiment.federation, self.experiment.seed
         known = {**vars(self.setup()), "generator": lambda *names: numpy_stream(seed, "round", round_number, *names)}
         limit = Limit(steps=federation.T) if federation.epochs is None else Limit(epochs=federation.epochs)
@@ -321,7 +321,7 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
 
 
 def _extra_images(experiment: Experiment, data: DataSet) -> int:
-    """Return how many images of the set's own unlabelled split the clients get; 0 if they get training images.
+    """Return how many images of the set's own unlabelled split the clients get, or 0 if they get training images.
 
     Clients get equal shares, because images without labels cannot be skewed by class (SSFL appendix I). Raise
     ConfigError if the data set has no such images, or if the partition is skewed.

@@ -1,9 +1,9 @@
 """Compute a network's logits for a set of images, and their scores.
 
-Source of the scores: RSCFed, Tables 1 to 5; released utils/metrics.py:14-37 (scikit-learn: one class against the rest,
-on softmax). The tests compare each score with scikit-learn. Deviations: (1) scikit-learn refuses to compute an AUROC if
-a class has no image; this module leaves the class out of the mean. (2) The softmax is computed in float64, because in
-float32 confident predictions all become 1, which creates ties that the logits do not have.
+Source of the scores: RSCFed, Tables 1 to 5; released utils/metrics.py:14-37, which calls scikit-learn with one class
+against the rest, on softmax. The tests compare each score with scikit-learn. Deviations: (1) scikit-learn refuses to
+compute an AUROC if a class has no image; this module leaves the class out of the mean. (2) The softmax is computed in
+float64, because in float32 confident predictions all become 1, which creates ties that the logits do not have.
 
 Shapes: N images, C channels, H W pixels, D classes.
 """
@@ -51,7 +51,7 @@ def _passed(
     view: str = "plain",
     draw: torch.Generator | None = None,
 ) -> Tensor | None:
-    """Return what a function of the network gives for the subset's images; None if there are none."""
+    """Return the result of a function of the network for the subset's images, or None if there are no images."""
     was_training = network.training
     network.eval()
     size = chunk_of(environment.data.image_shape, part.images_NCHW.device)
@@ -80,7 +80,7 @@ def chunks(
 
 
 def with_test_statistics(environment: Environment) -> Environment:
-    """Return the environment with the mean and spread by which test images are normalised, if these are different."""
+    """Return the environment with a separate mean and spread for test images, if it has one."""
     data = environment.data
     if data.test_statistics is None:
         return environment
@@ -98,7 +98,7 @@ def tested_part(environment: Environment) -> Part:
 
 
 class Evaluator:
-    """An evaluator of weights on the test set, or on the server's held-out labelled images, with its own network.
+    """An evaluator of weights on the test set, or on the server's held-out labelled images, with a separate network.
 
     Images, labels, network and logits are on `device`.
     """
@@ -140,7 +140,7 @@ class Evaluator:
 
 
 class TestImages:
-    """An `Examiner` for the measures of a method, with its own network on `device`. Its results are on the CPU."""
+    """An `Examiner` for the measures of a method, with a separate network on `device`. Its results are on the CPU."""
 
     __test__ = False  # pytest collects classes with such a name
 
@@ -179,8 +179,8 @@ class TestImages:
 def scores(logits_ND: Tensor, labels_N: Tensor) -> dict[str, float]:
     """Compute `accuracy` and macro `precision`, `recall` and `auroc` as fractions; `auroc` needs at least two classes.
 
-    Accuracy is the share of images whose label has the largest logit; for equal logits, the first class is predicted. A
-    class that was never predicted has precision 0, and a class without images has recall 0 (scikit-learn's
+    Accuracy is the share of images with the largest logit at their label; for equal logits, the first class is
+    predicted. A class that was never predicted has precision 0, and a class without images has recall 0 (scikit-learn's
     zero_division=0). A class with neither image nor prediction is left out of both means (scikit-learn's labels=None).
 
     AUROC compares each class with the rest, on softmax probabilities. For class d, it is the probability that an image

@@ -44,7 +44,7 @@ TRAINED_ON = ("train_images_NCHW", "train_labels_N", "unlabelled_images_NCHW")
 
 
 def keeper_of(job: Job) -> str:
-    """Return the state key under which the job's client state is stored."""
+    """Return the state key of the job's client state."""
     return job.keeps if job.keeps is not None else str(job.key.client)
 
 
@@ -52,9 +52,9 @@ def keeper_of(job: Job) -> str:
 class Begun:
     """A job of a window that has been started, with its progress or the error that ended it."""
 
-    job: Job  # with what it receives on the runner's device
+    job: Job  # with its received values on the runner's device
     round: int
-    given: Mapping[str, Any]  # what the job receives, as it was handed over
+    given: Mapping[str, Any]  # the values that the job receives, on their original device
     received: Marks
     states: tuple[Any, ...]  # of the global generators, where the job stopped
     local: Local | None = None
@@ -224,7 +224,7 @@ class JobRunner:
         refuse_change(begun.job.update, "local work", "what it received", begun.received, begun.given)
 
     def _check_all(self, window: list[Begun]) -> None:
-        """Check whether all outcomes of the jobs are finite, and store an error otherwise."""
+        """Check whether all outcomes of the jobs are finite; store an error if not."""
         unread: list[list[Tensor]] = []
         for begun in window:
             if begun.outcome is None or begun.error is not None:
@@ -277,7 +277,7 @@ class JobRunner:
     def _started(
         self, job: Job, round_number: int, private: Tree | None, purpose: str, reader: Reader | None = None
     ) -> tuple[Job, Local | None]:
-        """Return the job with what it receives on the runner's device, and what `start` returns."""
+        """Return the job with its received values on the runner's device, and the result of `start`."""
         job = replace(job, receives=moved(job.receives, self._device))
         seed_globals(self._environment.experiment.seed, purpose, "round", round_number, *key_names(job.key))
         reader = self._reader(job, round_number, purpose) if reader is None else reader

@@ -34,8 +34,8 @@ SLOT = "/"  # separates a parameter's name from the name of a tensor that Adam s
 class LocalModule(pl.LightningModule):
     """One job's local training: networks with the weight sets of `local`, the update's loss, and the optimizer.
 
-    `network` is a prototype that is copied for each weight set. `rate_at` gives the learning rate at one of the job's
-    steps (0 is the first), as a share of the base rate. With `fused`, the optimizer's step is one kernel, which rounds
+    `network` is a prototype that is copied for each weight set. `rate_at` gives the learning rate at a step of the job,
+    counted from 0, as a share of the base rate. With `fused`, the optimizer's step is one kernel, which rounds
     differently from the plain one; on devices other than a CPU it is always one kernel.
     """
 
@@ -131,7 +131,7 @@ class LocalModule(pl.LightningModule):
         return optimizer
 
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-        """Clip the joint norm of all gradients as the experiment says. Lightning calls this before each step."""
+        """Clip the joint norm of all gradients to the experiment's limit. Lightning calls this before each step."""
         if self.sgd.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.trainable.parameters(), self.sgd.clip)
 
@@ -192,7 +192,8 @@ def pass_in_bfloat16(network: nn.Module) -> None:
 def load(network: nn.Module, weights: Weights, fixed: Collection[str] | None = None) -> None:
     """Copy weights into the network in place, parameters and buffers.
 
-    Parameters that are not trained (`fixed`, by default the network's own) may be missing; they stay as they are.
+    Parameters in `fixed` may be missing and then do not change; by default these are the parameters that are not
+    trained.
     """
     own = network.state_dict(keep_vars=True)
     if own.keys() != weights.keys():
@@ -201,8 +202,8 @@ def load(network: nn.Module, weights: Weights, fixed: Collection[str] | None = N
     if own.keys() != weights.keys():
         names = ", ".join(sorted(own.keys() ^ weights.keys())[:3])
         raise ConfigError(
-            f"a weight set does not fit the network (missing or unknown: {names}); what `models` names and `start` "
-            "trains are whole ones, such as setup.initial_weights()"
+            f"a weight set does not fit the network (missing or unknown: {names}); `models` and "
+            "`start` need all weights of a network, such as setup.initial_weights()"
         )
     for name, tensor in own.items():
         given = weights[name]
@@ -277,8 +278,8 @@ def momentum_of(module: LocalModule, optimizer: torch.optim.Optimizer) -> dict[s
 def gradient(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weights]:
     """Compute the gradient of the update's mean loss over images, at the weights received.
 
-    SSFL Eq. 1: "evaluated on all data held by the k-th user"; no step is taken. The loss of an incomplete batch
-    counts by its size, so that the result is the gradient of the mean loss over images.
+    SSFL Eq. 1: "evaluated on all data held by the k-th user"; the weights do not change. The loss of an incomplete
+    batch counts by its size, so that the result is the gradient of the mean loss over images.
     """
     module.zero_grad(set_to_none=True)
     images = 0
@@ -296,7 +297,7 @@ def gradient(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, We
 
 
 def seed_job(module: LocalModule, seed: int, round_number: int, job: Job, purpose: str = "train") -> None:
-    """Seed what a job draws while it trains: the update's own generator, and torch's global one for dropout."""
+    """Seed the random draws of a job's training: the update's generator, and torch's global one for dropout."""
     names = (purpose, "round", round_number, *key_names(job.key))
     module.draw = torch_stream(seed, *names, "loss")
     seed_global(stream_seed(seed, *names, "dropout"))
@@ -331,7 +332,7 @@ def trained_of(module: LocalModule, momentum: dict[str, Weights]) -> Trained:
 
 
 def _like(weight_sets: Mapping[str, Weights], networks: nn.ModuleDict) -> dict[str, Weights]:
-    """Return copies of the networks' weights, with the entries of the weight sets with which the job began."""
+    """Return copies of the networks' weights, with the entries of the job's initial weight sets."""
     return {name: weights_of(network, weight_sets[name].keys()) for name, network in networks.items()}
 
 

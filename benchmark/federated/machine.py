@@ -18,8 +18,8 @@ def keep_freed_memory() -> None:
     """Let glibc reuse freed memory instead of returning it to the system.
 
     This only affects the time: without it, a local step's time depends on the process's earlier allocations, because of
-    page faults (2.7 ms with it, 2.7 to 5 ms without it for the network of the `demo` profile). Other C libraries
-    (macOS, musl) do not have these settings, and nothing is changed.
+    page faults. For the network of the `demo` profile it is 2.7 ms with the setting, and 2.7 to 5 ms without it. Other
+    C libraries, such as macOS's and musl, do not have these settings, and nothing is changed.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -36,7 +36,7 @@ SHORT = ("can't allocate memory", "bad_alloc", "could not create a primitive", "
 def failures_named(holder: str, round_number: int) -> Iterator[None]:
     """Name the participant whose job fails in torch, for lack of memory or because of a batch of one image.
 
-    Raise FsslError (ConfigError for the batch) in these two cases, and pass on all other errors.
+    Raise FsslError in the first case and ConfigError in the second; pass on all other errors.
     """
     try:
         yield

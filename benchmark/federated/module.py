@@ -74,7 +74,8 @@ class FederatedModule(pl.LightningModule):
         # By client: the bytes of the parameters that are not trained, which it downloads with its first job.
         self.downloaded = dict(downloaded or {})
         self._kept: ChainMap[str, Tree] = ChainMap()
-        # In the current round: what its jobs received, and the client state of each participant after its job.
+        # In the current round: the values that its jobs received, and the client state of each participant after its
+        # job.
         self._received: list[tuple[Job, Marks]] = []
         self._left: dict[str, tuple[Marks, Tree]] = {}
         self._outcomes = 0  # number of outcomes that were passed to the method
@@ -115,7 +116,7 @@ class FederatedModule(pl.LightningModule):
     def _played(self, world: World) -> Round:
         """Return the result of the method's `round`, which gets a copy of the server's state that it may change.
 
-        Raise ConfigError if it changes client states, or what jobs received, because observers still read it.
+        Raise ConfigError if it changes client states, or values that jobs received, because observers still read them.
         """
         method, function = self.experiment.method, f"round {world.round}"
         self._received, self._left, self._outcomes = [], {}, 0
@@ -208,8 +209,8 @@ NOTHING_TO_A_USER = (
 def fit(module: FederatedModule, callbacks: Sequence[pl.Callback] = ()) -> None:
     """Run the remaining rounds in one epoch of a Trainer. Callbacks only observe; they change no other number.
 
-    Lightning's checkpoints, progress bars and distributed set-up are disabled, because the suite has its own records,
-    progress and engines.
+    Lightning's checkpoints, progress bars and distributed set-up are disabled, because the suite replaces them by run
+    records, progress lines and engines.
     """
     for name in ("pytorch_lightning.utilities.rank_zero", "pytorch_lightning.accelerators.cuda", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,8 +1,8 @@
 """Run a call's jobs in several processes of this machine, with the fast version of the local step.
 
 Two threads of one process wait for each other at every operation, and become very slow next to other programs, while
-processes with one thread share the cores. Each process may have its own device. The number of workers does not change
-any bit of the results.
+processes with one thread share the cores. Each process may have a different device. The number of workers does not
+change any bit of the results.
 """
 
 import os
@@ -177,7 +177,7 @@ class Worker:
             self.answer.set_result(result)
 
     def end(self) -> None:
-        self.process.kill()  # loses nothing, because it only has what it was sent
+        self.process.kill()  # loses nothing, because the main process still has all that it sent
         self.connection.close()
         self.process.join(timeout=5)
 
@@ -192,14 +192,15 @@ class Worker:
 
 
 # Messages. A pipe copies a weight set six times, in pieces of 200 kB. These functions copy it once, to a file in memory
-# (a container's /dev/shm only has 64 MB), and the reader maps the file without a copy. Everything but the tensors is
-# pickled, like all objects in multiprocessing's pipes. Systems without such files (macOS) send all bytes by the pipe.
+# and not in /dev/shm, because a container's /dev/shm only has 64 MB. The reader maps the file without a copy.
+# Everything but the tensors is pickled, like all objects in multiprocessing's pipes. Systems without such files (macOS)
+# send all bytes by the pipe.
 
 DESCRIPTORS = Path("/proc/self/fd")
 
 
 def passes_files() -> bool:
-    """Return whether this system has files in memory that another process can open by their descriptor."""
+    """Return whether processes can share a file in memory by its descriptor on this system."""
     return hasattr(os, "memfd_create") and DESCRIPTORS.is_dir()
 
 

@@ -1,6 +1,6 @@
 """Start processes, and count the cores that they may use, without loading torch.
 
-Loading torch and Lightning takes five CPU seconds. The server of multiprocessing's `forkserver` (Linux) does it once,
+Loading torch and Lightning costs five CPU seconds. On Linux, the server of multiprocessing's `forkserver` does it once,
 and every process is forked from it. Because the server has not run anything else, a forked process is equivalent to a
 fresh one. It has the environment variables and the standard streams that its parent had when the server started.
 """
@@ -65,7 +65,7 @@ def _quota_in(group: Path) -> float:
 
 @contextlib.contextmanager
 def process_context(*, fresh: bool = False) -> Iterator[Any]:
-    """Yield the multiprocessing context in which processes are started.
+    """Yield the multiprocessing context for starting processes.
 
     The processes load torch for one thread, and start with SIGINT and SIGTERM blocked; `end_with_parent` unblocks these
     signals. A signal to this process takes effect after the context. The terminal sends Ctrl-C to all processes, and
@@ -116,7 +116,7 @@ def sigterm_as_interrupt() -> contextlib.AbstractContextManager[object]:
 
 
 def _method() -> str:
-    """Return "forkserver", or "spawn" on systems other than Linux, whose libraries may not survive a fork.
+    """Return "forkserver", or "spawn" on systems other than Linux, because their libraries may not survive a fork.
 
     Also return "spawn" if no server can listen because there is no folder for temporary files, or its name is too long.
     """

@@ -27,7 +27,7 @@ class RoundMetrics:
         self._pseudo: list[Mapping[str, float]] = []
 
     def enter(self, job: Job, outcome: Outcome, first_bytes: int = 0) -> None:
-        """Add a job. `first_bytes` are those of the parameters that its client downloads with its first job."""
+        """Add a job. `first_bytes` are the bytes of the parameters that its client downloads with its first job."""
         if job.key.client >= 0:  # the server's own training needs no communication
             self._counts["comm/bytes_down"] += tree_bytes(job.receives, self._tied) + first_bytes
             self._counts["comm/bytes_up"] += tree_bytes(outcome.sends, self._tied)

@@ -46,7 +46,7 @@ def check() -> None:
 class StopOnSignal(pl.Callback):
     """A callback that handles signals: before training a signal raises Preempted, and later it sets the flag.
 
-    With `at_once=False`, a signal sets the flag from the start, for a main thread whose other threads train.
+    With `at_once=False`, a signal sets the flag from the start, for a main thread with other threads that train.
     """
 
     def __init__(self, *, at_once: bool = True) -> None:
@@ -58,7 +58,7 @@ class StopOnSignal(pl.Callback):
         """Handle signals inside the context.
 
         Signals only reach the main thread. In other threads the context does nothing, because the main thread sets and
-        resets the flag. A signal that is ignored, such as Ctrl-C in a process whose parent passes it on, stays ignored.
+        resets the flag. A signal that is ignored stays ignored, such as Ctrl-C if the parent process passes it on.
         """
         global _received
         if threading.current_thread() is not threading.main_thread():
@@ -81,7 +81,7 @@ class StopOnSignal(pl.Callback):
             raise Preempted(_received)
 
     def on_train_start(self, *args: object) -> None:
-        """Install the handlers again, because Lightning installs its own when fitting starts."""
+        """Install the handlers again, because Lightning replaces them when fitting starts."""
         self._training = True
         for number in self._before:
             signal.signal(number, self._ask)
@@ -91,7 +91,7 @@ class StopOnSignal(pl.Callback):
 
 
 def leave_at_once() -> None:
-    """End the process and its workers without further writes to the disk, on which all files are complete."""
+    """End the process and its workers without further writes to the disk; all files on it are complete."""
     for child in multiprocessing.active_children():
         child.kill()
     os.write(2, b"fssl: stopped at once; the same command goes on from the last save\n")

@@ -6,7 +6,7 @@ An image has a score, and the larger it is, the more the image is taken for one 
   1 (Liu et al. NeurIPS 2020, arXiv:2010.03759, Eqs. 4 and 7).
 
 Both metrics have known classes as positives, as in these papers (section 4.1 of the latter, and its released
-display_results.py). Scores are computed in float64, in which fewer confident predictions tie.
+display_results.py). Scores are computed in float64, so that fewer confident predictions tie.
 
 Shapes: N images, D known classes.
 """

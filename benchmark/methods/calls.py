@@ -33,7 +33,7 @@ LARGEST = 1e300  # the bound on the size of a number in a run record (`records.s
 
 
 def first_state(method: Any, setup: fl.Setup) -> fl.State:
-    """Call `init` and return the State. Raise ConfigError if the method returned anything else."""
+    """Call `init` and return the State. Raise ConfigError if the method did not return a State."""
     state = method.init(setup)
     if not isinstance(state, fl.State):
         _refuse(method, "init", _type(state), "State(server={...})")
@@ -43,7 +43,7 @@ def first_state(method: Any, setup: fl.Setup) -> fl.State:
 def play_round(method: Any, state: fl.State, world: fl.World) -> fl.Round:
     """Call `round` and return the State and the numbers to record, as int or float.
 
-    Raise ConfigError if the method returned anything else, used a reserved name, or changed a client state in place.
+    Raise ConfigError if the method returned other values, used a reserved name, or changed a client state in place.
     """
     wanted = "a State and the numbers to record, such as `state, {}`"
     function, clients = f"round {world.round}", Watched(state.clients)
@@ -107,7 +107,7 @@ def voters_of(method: Any, state: fl.State) -> list[fl.Weights]:
 
 
 def measures_of(method: Any, state: fl.State, examiner: fl.Examiner) -> dict[str, float]:
-    """Call `measures` and return the numbers by name. Raise ConfigError for anything else or for a reserved name."""
+    """Call `measures` and return the numbers by name. Raise ConfigError for other values or a reserved name."""
     with _only_read(method, "measures", state) as given:
         measured = method.measures(given, examiner)
     wanted = "numbers by name, such as {'own/prototype_accuracy': 0.9}"
@@ -144,7 +144,7 @@ Marks = list[tuple[str, object, object]]  # for each leaf of a tree: its name, t
 
 
 def marks_of(tree: object, name: str = "") -> Marks:
-    """Collect the marks by which `change_since` detects that a tree was changed in place.
+    """Collect the marks that `change_since` needs to detect a change of a tree in place.
 
     The mark of a tensor is the number of its changes in place, which torch counts.
     """
@@ -218,7 +218,7 @@ class Watched(Mapping[str, fl.Tree]):
 def started(update: fl.LocalUpdate, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
     """Call `start` and return the weight sets to train, or None if the client skips the round.
 
-    Raise ConfigError if `start` returned anything else, or, before anything is trained, if a loss or `after_step`
+    Raise ConfigError if `start` returned other values, or, before the training, if a loss or `after_step`
     cannot be called with one `Step`.
     """
     for function in (*update.phases, "after_step"):

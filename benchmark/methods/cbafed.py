@@ -10,8 +10,8 @@ Labelled clients train longer. Both in their local work and at the server, the w
 with the weights of the previous average.
 
 Deviations: reports/rscfed/departures.md, entries 25 to 28. In addition:
-1. Training draws new views and a new order of the images. Released code: the views and the order in which they were
-   labelled, without batches of one image (local_PL.py:123-261).
+1. Training draws new views and a new order of the images. Released code: the views and the order of labelling, without
+   batches of one image (local_PL.py:123-261).
 2. A client that selects no image skips the round. Released code: a division by zero.
 3. The first rounds, on labels only, consist of jobs of `labelled_epochs_each` passes. Released code: one job of 501
    passes, 1,001 on CIFAR-100 (local_supervised.py:87-180).
@@ -36,7 +36,7 @@ class CBAFed(fl.Method):
 
     base: Share = 0.84  # T_base    in the thresholds tau_c = min(pi_c + base - std(pi), cap)
     cap: Share = 0.95  # T_upper   .90 on SVHN and ISIC 2018
-    tail: Share = 0.03  # T_lower   classes with a smaller share are rare; 0: second-best classes are never used
+    tail: Share = 0.03  # T_lower   classes with a smaller share are rare; with 0, second-best classes are never used
     labelled_epochs_each: Count = 11  # passes of a labelled client per pass of a client without labels
     local_residual: ShareBelow1 = 0.8  # the share of the earlier weights in a labelled client's averages
     global_residual: ShareBelow1 = 0.5  # the share of the earlier weights in the server's averages
@@ -50,8 +50,8 @@ class CBAFed(fl.Method):
     # that only exists for SVHN: partition_strategy/svhn_beta0.8_sup.pth), or equal shares. Default: the code. Without
     # initial rounds on labels there are no counts, and shares are equal.
     first_histogram: Literal["released_code", "uniform"] = "released_code"
-    # The released code keeps a client's momentum buffers for its next round (train_main.py:283-415). Default: reset, as
-    # in `rscfed`, whose setting this is.
+    # The released code keeps a client's momentum buffers for its next round (train_main.py:283-415). Default: reset,
+    # because the setting is that of `rscfed`, which resets them.
     momentum: Literal["reset", "released_code"] = "reset"
     warm_start_rounds: Whole = 0  # initial rounds on labels only; the released 501 passes are about 46 rounds of 11
 

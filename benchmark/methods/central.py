@@ -1,8 +1,9 @@
 """Centralised semi-supervised methods: a single participant trains on all images.
 
 Each step uses a batch of labelled and a batch of unlabelled images. SemiFL's Table 1 cites these methods with the
-numbers of FixMatch's paper, whose code (google-research/fixmatch; its files are named below) trained all of them in the
-same way. The defaults follow this code. SSFL compares with FixMatch in Table G.1. No method in this file is federated.
+numbers of FixMatch's paper. The code of that paper, google-research/fixmatch, trained all of them in the same way; its
+files are named below. The defaults follow this code. SSFL compares with FixMatch in Table G.1. No method in this file
+is federated.
 
 Deviations: reports/semifl/departures.md, entry 19. In addition:
 1. A round is only a unit of T steps for reporting, and momentum is kept between rounds. The test uses an average of the
@@ -49,11 +50,11 @@ class Central(fl.Method):
     batch_size: Count = 64  # B
     unlabelled_ratio: Count = 1  # mu  number of unlabelled images per labelled image in a step
     warm_start_rounds: Whole = 0  # initial rounds on labels only, to compare with SSFL's reduced profiles
-    ema: Share = 0.999  # the share of the old average after a step; 0: no average, and the weights are tested
+    ema: Share = 0.999  # the share of the old average after a step; 0 tests the weights without an average
 
     needs = frozenset({"server", "everywhere", "open"})
     views: ClassVar[tuple[str, ...]] = ("weak", "strong")  # the views of unlabelled images
-    ramp_share: ClassVar[float] = 0.0  # the share of the run in which the weight of the unlabelled term rises
+    ramp_share: ClassVar[float] = 0.0  # the weight of the unlabelled term rises over this share of the run
 
     def loss(self, step: fl.Step) -> fl.Loss:
         """Compute the loss of one local step and the tensors to report (see `LocalUpdate.loss`)."""
@@ -83,7 +84,7 @@ class Central(fl.Method):
         return {}
 
     def draws(self, generator: torch.Generator, images: int) -> dict[str, Tensor]:
-        """Draw the random numbers of a step whose views have this number of images in total (`LocalUpdate.draws`)."""
+        """Draw the random numbers of a step for this number of images in all views (`LocalUpdate.draws`)."""
         return {}
 
     def models(self, state: fl.State) -> dict[str, fl.Weights]:
@@ -184,7 +185,7 @@ class UDA(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoLabeling(Central):
-    """Pseudo-Labeling: an image learns its own most probable class if this class is confident.
+    """Pseudo-Labeling: an image learns its most probable class if this class is confident.
 
     The loss is the cross-entropy. Lee. Pseudo-Label: The Simple and Efficient Semi-Supervised Learning Method. ICML
     Workshop 2013, Eq. 15. Released code: pseudo_label.py.

@@ -3,7 +3,7 @@
 FedMatch sends weights in this way (released modules/train.py: `cut`, `cal_s2c`, `cal_c2s`): entries that differ by more
 than a threshold get the new value, and all others keep the old one.
 
-If n of a tensor's N entries are sent, it is encoded in the form with the fewest bytes (for four-byte entries):
+If n of a tensor's N entries are sent, it is encoded in the form with the fewest bytes. For four-byte entries these are:
     the whole tensor     4 N                      (entries within the threshold keep their old value)
     positions and values 8 n                      int32 positions in the flattened tensor
     bits and values      ceil(N / 8) + 4 n        one bit per entry: sent or not

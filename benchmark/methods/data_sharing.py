@@ -12,8 +12,8 @@ With `data.label_setting` "everywhere" clients know the labels of their own imag
 With "server" the shared images are the clients' only labels, and clients learn from their own images as in FixMatch.
 
 Deviations: reports/ssfl/departures.md, entry 24. In addition:
-1. A client receives its shared images when it first takes part. `comm/shared_images` counts them; `comm/bytes_down`
-   only counts weights.
+1. A client receives its shared images in the first round in which it trains. `comm/shared_images` counts them;
+   `comm/bytes_down` only counts weights.
 2. The paper does not say how long the initial model trains on G; the field is `warm_start_rounds`.
 3. Training uses weak views and incomplete last batches.
 """
@@ -40,7 +40,7 @@ class DataSharing(fl.Method):
     threshold: Share = 0.95  # tau     the threshold of their pseudo-labels
     unlabelled_weight: NotNegative = 1.0  # lambda_u
     server_batch_size: Count = 64
-    warm_start_rounds: Whole = 10  # initial rounds in which only the server trains, on G
+    warm_start_rounds: Whole = 10  # initial rounds with training only at the server, on G
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "server"})
     asks_for_statistics = True
@@ -50,7 +50,7 @@ class DataSharing(fl.Method):
             raise ConfigError("data.N_s is 0, but the server needs labelled images to share them; choose 1 or more")
         if not self.given(setup.labelled[fl.SERVER]) and not all(setup.labelled[k] for k in range(setup.K)):
             raise ConfigError(
-                f"method.alpha is {self.alpha}, with which no client receives any of {setup.labelled[fl.SERVER]} "
+                f"method.alpha is {self.alpha}, so that no client receives any of {setup.labelled[fl.SERVER]} "
                 "images, and some clients have no labels of their own; choose a larger alpha"
             )
 

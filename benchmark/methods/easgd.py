@@ -15,7 +15,7 @@ and alpha = beta / p (section 5). A client continues from its own model, which i
 Deviations: reports/ssfl/departures.md, entry 23. In addition (the first three also apply to `overlap_sgd`):
 1. Both papers have p workers in every round. With C < K, the model of a client that is not drawn does not change, while
    z does.
-2. Batch-norm statistics are pulled like weights; each client keeps its own counters of batches.
+2. Batch-norm statistics are pulled like weights; each client keeps separate counters of batches.
 3. Training uses weak views and incomplete last batches; labelled images at the server are not used.
 4. Rounds are synchronous, as in the whole suite. The paper's Algorithm 1 is asynchronous; Eqs. 5 and 6 are the
    synchronous form.

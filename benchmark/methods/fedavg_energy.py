@@ -1,9 +1,9 @@
-"""FedAvg-Energy: clients learn the images whose energy is as low as that of labelled images, the energy baseline.
+"""FedAvg-Energy: clients learn the images with an energy as low as labelled images have (the energy baseline).
 
 The method is FedAvg-FixMatch (`fedavg_fixmatch`), but images are selected by their free energy instead of their
 confidence, as in InPL (Yu et al. ICLR 2023, arXiv:2303.07269, section 3): an image with a low energy E(x) = -log sum_d
-exp(f_d(x)) is near to the training data, and its predicted class is its pseudo-label. The energy is that of Liu et al.
-(Energy-based Out-of-distribution Detection. NeurIPS 2020, arXiv:2010.03759, Eq. 4) at temperature 1. Test images of
+exp(f_d(x)) is near to the training data, and its predicted class is its pseudo-label. The energy is defined by Liu et
+al. (Energy-based Out-of-distribution Detection. NeurIPS 2020, arXiv:2010.03759, Eq. 4) at temperature 1. Test images of
 unknown classes are also detected by their energy.
 
 The threshold: Liu et al. choose it such that a large share, 95 %, of images of known classes is below it (section 3.1).
@@ -65,7 +65,7 @@ class LowEnergyUpdate(SelectingUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgEnergy(SelectingFedAvg):
-    """FedAvg-Energy: an image is selected if its energy is at most that of most labelled images."""
+    """FedAvg-Energy: an image is selected if most labelled images have at least its energy."""
 
     accepted: ShareAbove0 = 0.95  # share of the server's labelled images that the threshold selects
 

@@ -10,7 +10,7 @@ The loss is the mean over all images of the batch. The averages have equal weigh
 comparison, so that FedProx-FixMatch without its proximal term is this method.
 
 Source: no paper has this baseline with these choices. FedOpenMatch (ICLR 2026) and OpenFL (submitted to ICLR 2026)
-compare themselves with federated versions of FixMatch, whose code is not public.
+compare themselves with federated versions of FixMatch. The code of these versions is not public.
 """
 
 from collections.abc import Iterator
@@ -60,8 +60,8 @@ class SelectingFedAvg(fl.Method):
 
     batch_size: Count = 64
     server_batch_size: Count = 64
-    pseudo_label_mode: Literal["train", "eval"] = "train"  # the mode in which weak views are labelled, as in FixMatch
-    warm_start_rounds: Whole = 0  # initial rounds in which only the server trains
+    pseudo_label_mode: Literal["train", "eval"] = "train"  # mode of the network that labels weak views, from FixMatch
+    warm_start_rounds: Whole = 0  # initial rounds with training only at the server
 
     needs = frozenset({"server", "open"})
 

@@ -17,7 +17,7 @@ Deviations:
    each of 5 steps (modules.py, Client.train), which batch sizes above a client's number of images reproduce.
 2. Released code: labelled and unlabelled images have separate forward passes (`forward`), through batch norms without
    running statistics.
-3. Released code: the client keeps its momentum buffers (`momentum`; they are reset by default).
+3. Released code: the client keeps its momentum buffers; by default, `momentum` resets them.
 4. A client without unlabelled images has no q and skips the round, and so does a client with neither labels nor a
    selected image.
 
@@ -49,8 +49,8 @@ class FedDB(TwoLabellers):
     # The clients' shares in the mean. "paper": the least-squares solution. "released_code": 100 steps that hardly
     # change 1 / K, since each step uses a new optimizer and a softmax of the shares instead of logits. "equal": 1 / K.
     # Default: the code. With the paper's shares, nearly all weight goes to the client with the least informative
-    # predictions, and the model does not learn (digits, alpha .1, 60 rounds, one seed: 10 % against 94 %, with a
-    # largest share of .94).
+    # predictions, and the model does not learn: 10 % against 94 % with a largest share of .94 (digits, alpha .1, 60
+    # rounds, one seed).
     shares: Literal["paper", "released_code", "equal"] = "released_code"
 
     needs = frozenset({"drawn_apart", "every_client", "share"})
@@ -122,7 +122,7 @@ def least_biased(q_KD: Tensor) -> Tensor:
     Every q_k sums to 1, so that this minimises the norm of sum_k a_k q_k. It is solved as a least-squares problem that
     fits sum_k x_k q_k to 0 and sum_k x_k to 1; the solution is scaled to sum to 1.
     """
-    from scipy.optimize import nnls  # imported here because it takes half a second to load
+    from scipy.optimize import nnls  # imported late because it needs half a second to load
 
     K, D = q_KD.shape
     rows = np.vstack([q_KD.T.numpy(), RIDGE**0.5 * np.eye(K), np.ones((1, K))])

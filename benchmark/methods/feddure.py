@@ -7,16 +7,17 @@ Dual Regulators. AAAI 2024, arXiv:2307.05358. Its equations were not available; 
 The student labels the weak views of a batch's unlabelled images. A client then trains three networks on the batch, one
 after the other:
 1. The fine regulator f, a small network that maps predicted probabilities to a weight. Its loss is the cross-entropy on
-   labelled images after one step of the copy c on the weighted pseudo-labels (bi-level optimisation).
+   labelled images after one step of the copy c on the weighted pseudo-labels. This is bi-level optimisation.
 2. The copy c, which begins each job with the student's weights, takes this step. d is the decrease of its loss on
    labelled images.
 3. The student learns labels, and the pseudo-labels on the strong view with weights f + d (the coarse regulator).
 
-The released method never calls f (WNet is in a class that no configuration uses); it is Meta Pseudo Labels.
+The released method never calls f, because WNet is in a class that no configuration uses; it is Meta Pseudo Labels.
 
 ProxyFL runs FedDure in the protocol of `sage`. Therefore its local step builds on the one of `sage` and has the same
 implementation choices. Deviations: reports/sage/departures.md, entries 22 and 23. In addition:
-1. The experiment's optimizer trains all three networks. Released code: Adam for each; the step of (1) has its own rate.
+1. The experiment's optimizer trains all three networks. Released code: Adam for each; the step of (1) has a separate
+   rate.
 2. Pseudo-labels are classes. Released code: the predicted probabilities.
 3. The student takes no initial steps on labels only. Released code: the same number of steps as on both.
 4. The client keeps f. In the released class that contains it, f begins anew in each job.
@@ -45,21 +46,21 @@ class FedDure(TwoLabellers):
     """FedDure in the round of `sage`. Only the student is sent."""
 
     threshold: Share = 0.6  # teacher_thre, the threshold of the images that the released method selects
-    # The number of steps at the beginning of a job in which lambda_u grows linearly. 10 in the released class that
+    # lambda_u grows linearly over this number of steps at the beginning of a job. 10 in the released class that
     # contains f, where lambda_u is 1 and grows exponentially; 20 in the released method, where it is 8.
     ramp_steps: Count = 10
     hidden: Count = 100  # hidden units of f
     virtual_rate: Positive = 0.1  # learning rate of the copy's step in the loss of f; equal to the optimizer's rate
-    # "released_code": f is not called, and the weights are 1 for images above the threshold and 0 for the others (see
-    # also deviation 5).
+    # "released_code": f is not called, and the weights are 1 for images above the threshold and 0 for the others; see
+    # also deviation 5.
     regulator: Literal["paper", "released_code"] = "paper"
     # The use of the decrease d, the loss before minus after the step. "paper": d is added to the weights of the
     # pseudo-labels. "released_code": -d, the loss after minus before, weighs the cross-entropy of the student's own
-    # classes on the strong view (Meta Pseudo Labels has before minus after).
+    # classes on the strong view. Meta Pseudo Labels has before minus after.
     feedback: Literal["paper", "released_code"] = "paper"
-    # The images from which the copy learns. "paper": with the weights of the student's pseudo-labels. "released_code":
+    # The images that the copy learns from. "paper": with the weights of the student's pseudo-labels. "released_code":
     # from the classes of all unlabelled images, with weight 1 (base_ssl.py:768). The default is the copy of step 2,
-    # whose loss on labels judges the weights; without f it learns from the images that the student is sure of.
+    # since its loss on labels judges the weights; without f it learns from the images that the student is sure of.
     copy_learns: Literal["paper", "released_code"] = added("paper")
 
     needs = frozenset({"drawn_apart", "every_client", "share"})

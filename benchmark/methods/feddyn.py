@@ -36,7 +36,7 @@ class FedDyn(fl.Method):
     alpha: NotNegative = 0.01  # alpha  from the released CIFAR-10 example
     batch_size: Count = 50  # B
 
-    needs = frozenset({"everywhere", "every_client", "share"})  # settings in which every client has labels
+    needs = frozenset({"everywhere", "every_client", "share"})  # settings with labels at every client
     asks_for_statistics = True
 
     def init(self, setup: fl.Setup) -> fl.State:

@@ -50,19 +50,19 @@ class FedIRM(FedConsist):
     unlabelled_weight: NotNegative = 15.0  # lambda of both losses, after the ramp (local_unsupervised.py:83-112)
     # null: FedAvg by size ("origi."); .5 for all labelled clients together is RSCFed's "weight adju.".
     labelled_share: ShareBetween | None = None
-    ramp_rounds: Whole = 30  # lambda grows as exp(-5 (1 - t / 30)^2) over t = 0, 1, ...; 0: no ramp
+    ramp_rounds: Whole = 30  # lambda grows as exp(-5 (1 - t / 30)^2) over t = 0, 1, ...; 0 for no ramp
     relation_temperature: Positive = 2.0  # tau
     passes: Count = 10  # T  passes with dropout
     # h, in nats: images with an entropy below it contribute to the relations of their batch. With the paper's 5 and 7
     # classes these are all images (ln 5 = 1.6, ln 7 = 1.9); with ten classes (2.3) some are left out.
     uncertainty: NotNegative = 2.0
-    least_confidence: Share = 0.3  # smallest probability of such an image's label; 0: only the entropy decides
+    least_confidence: Share = 0.3  # smallest probability of such an image's label; with 0, only the entropy decides
     # The model that measures the uncertainty. student: the mean of the logits of passes + 1 passes in training mode, on
     # the view that it trains on; label and confidence are from the pass that trains (local_unsupervised.py:83-103).
-    # teacher: the mean of the probabilities of its passes on its own view, which also gives label and confidence.
+    # teacher: the mean of the probabilities of its passes on its view, which also gives label and confidence.
     asked: Literal["student", "teacher"] = added("student", before="teacher")
-    # The first round of the ramp. start: the first round of the run (train_main.py:150); joining: the first round in
-    # which clients without labels train.
+    # The first round of the ramp. start: the first round of the run (train_main.py:150); joining: the first round of
+    # clients without labels.
     ramp_from: Literal["start", "joining"] = added("start", before="joining")
     smoothing: ShareBelow1 = added(0.1, before=0.0)  # label smoothing, spread over all classes (utils/losses.py:43)
     # The number of views of a labelled image; the losses of two views are added (local_supervised.py:56-60).
@@ -124,7 +124,7 @@ class FedIRM(FedConsist):
 
 
 def relation_matrix(logits_ND: Tensor, labels_N: Tensor, kept_N: Tensor, temperature: float) -> Tensor:
-    """Compute relation_DD, in which row c is softmax(v_c / tau) with the mean logits v_c of label c.
+    """Compute relation_DD. Its row c is softmax(v_c / tau) with the mean logits v_c of label c.
 
     Only the images of `kept_N` count. A row is zero if there is no such image.
     """
@@ -156,7 +156,7 @@ def relation_loss(mine_DD: Tensor, theirs_DD: Tensor) -> Tensor:
 
 @torch.no_grad()
 def several_passes(network: nn.Module, images_NCHW: Tensor, passes: int) -> Tensor | None:
-    """Compute logits_PND of several passes with dropout, in which all other modules stay in their mode.
+    """Compute logits_PND of several passes with dropout. All other modules stay in their mode.
 
     Return None if the network has no dropout.
     """

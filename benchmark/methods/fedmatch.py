@@ -11,14 +11,14 @@ optimizer step:
                 + lambda_l2 ||sigma - psi||^2 + lambda_l1 ||psi||_1
 
 Here theta_h is the received sigma plus the psi of helper h. The first two terms of the second loss are means over the
-images for which the client's own model has a confidence of at least tau. The vote is the class that the client's model
+images that the client's model labels with a confidence of at least tau. The vote is the class that the client's model
 and its helpers predict most often.
 
 With labels at the clients, each client minimises both losses on every batch, and sigma and psi are averaged. With
 labels at the server, the server first trains sigma on them; the clients only train psi. Averages are uniform. Every
-`helper_interval` rounds, each client that has taken part before receives the psi of its H helpers. These are the
-clients whose last models are nearest to its own last model, by the output for one fixed image of noise (found by a
-KD-tree in the released code, and in this suite from all distances, with the same result).
+`helper_interval` rounds, each client that has trained before receives the psi of its H helpers. These are the clients
+with the last models nearest to its own, measured by the output for one fixed image of noise. The released code finds
+them by a KD-tree, and this suite from all distances, with the same result.
 
 Deviations: reports/ssfl/departures.md, entry 22. In addition:
 1. psi is sent with entries of at most `psi_threshold` set to zero. In the released code these zeros only decide which
@@ -26,8 +26,8 @@ Deviations: reports/ssfl/departures.md, entry 22. In addition:
    code (layers.py).
 2. With `federation.epochs` a client makes this number of passes over its longer stream; with T it uses T batches.
    Released code: 5 steps with 5 labels per class, 6 without labels.
-3. Images with labels and images that are pseudo-labelled have plain views; the other view is the experiment's strong
-   view (released code: RandAugment).
+3. Images with labels and images that are pseudo-labelled have plain views; the second view is the experiment's strong
+   view. Released code: RandAugment.
 4. Batch norms are refused. The paper's ResNet-9 has no norm (`model.norm = none`) and no bias.
 5. If clients have labels, labelled images at the server are not used.
 
@@ -91,7 +91,7 @@ class FedMatch(fl.Method):
         refuse_fixed(setup, "every parameter is the sum of a sigma and a psi")
         if buffers := setup.buffers():
             raise ConfigError(
-                f"model.norm is {setup.model.norm!r}, with which network {setup.model.network} has {buffers[0]}, which "
+                f"model.norm is {setup.model.norm!r}, but then network {setup.model.network} has {buffers[0]}, which "
                 "is not trained and belongs to neither sigma nor psi; choose 'none' (the paper's), 'gn' or a different "
                 "network"
             )
@@ -159,7 +159,7 @@ class FedMatch(fl.Method):
         The tree contains changes to the weights that the client kept, or all weights if it kept none.
         """
         if known is None or self.down == "released_code":
-            return {**current}, {**current}  # copies: `begins` is read after the round, in which `current` changes
+            return {**current}, {**current}  # copies: `begins` is read after the round, and `current` changes in it
         changed = {
             name: changed_entries(known[name], weights, self.delta_threshold) for name, weights in current.items()
         }
@@ -187,9 +187,9 @@ class FedMatch(fl.Method):
 
 
 def nearest(client: str, outputs: Mapping[str, Tensor], count: int) -> Sequence[str]:
-    """List the `count` other clients whose output_D is nearest to this client's, the nearest first.
+    """List the `count` other clients with the output_D nearest to this client's, the nearest first.
 
-    Of equally near clients the lower number comes first.
+    Clients at the same distance are ordered by number.
     """
     others = sorted((name for name in outputs if name != client), key=int)
     if not others:

@@ -6,19 +6,18 @@ code), sections 3.3 and 6.1, Algorithms 1 and 2 with T' empty, Eqs. 4 and 5. Fed
 `ts_server_ema`, `ts_client_ema` and `fedswitch` use the local step and the round of this file.
 
 One local step uses a batch of labelled and a batch of unlabelled images, as far as the client has them. The loss is L_s
-on labels, plus lambda_u L_u on confident pseudo-labels (the student labels the weak view and learns the strong view),
-plus mu/2 ||S - S^s||^2 with the received student S^s. If clients have labels, this is Algorithm 1. If no client has
-labels, it is Algorithm 2, in which the server averages the students with equal weights and then trains on its labels
-(ServerUpdate).
+on labels, plus lambda_u L_u on confident pseudo-labels, plus mu/2 ||S - S^s||^2 with the received student S^s. If
+clients have labels, this is Algorithm 1. If no client has labels, it is Algorithm 2: the server averages the
+students with equal weights and then trains on its labels (ServerUpdate).
 
 Deviations: reports/fedswitch/departures.md. In addition, for all four methods:
 1. A client without labelled or without unlabelled images leaves out this term of the loss: labelled clients in RSCFed's
    setting only minimise L_s.
-2. E_s and E_c are both the federation's `epochs` (or T local steps); in an epoch the shorter stream is repeated.
+2. E_s and E_c are both the federation's `epochs` or T local steps; in an epoch the shorter stream is repeated.
 3. Labelled images have weak views (section 5.2: "weakly augmented images"), while FedMatch uses plain ones.
    `labeller_view` only changes the unlabelled images.
 4. If clients have labels, labelled images at the server are not used, as in Algorithm 1.
-5. Incomplete last batches are used, as in FedMatch, whose data settings the paper follows.
+5. Incomplete last batches are used, as in FedMatch; the paper follows its data settings.
 """
 
 from dataclasses import dataclass
@@ -44,7 +43,7 @@ class ProximalFixMatchUpdate(fl.LocalUpdate):
     method: "ProximalFixMatch"
     labeller: Literal["student", "teacher"] = "student"
     pseudo_label_mode: Literal["train", "eval"] = "train"  # the mode of the student if it is the labeller
-    local_ratio: float | None = None  # alpha of the local teacher's EMA; None: the teacher does not change
+    local_ratio: float | None = None  # alpha of the local teacher's EMA; with None, the teacher does not change
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         frozen = {"anchor": received["student"]} if self.method.mu else {}
@@ -107,9 +106,9 @@ class ProximalFixMatch(fl.Method):
     batch_size: Count = 100
     labelled_batch_size: Count = 10
     server_batch_size: Count = 100
-    # Initial rounds in which only participants with labels train; reduced profiles need them.
+    # Initial rounds with training only at participants with labels; reduced profiles need them.
     warm_start_rounds: Whole = 0
-    # The view of an unlabelled image that the labeller sees, and on which a teacher's divergence is also measured. The
+    # The view of an unlabelled image that the labeller sees. A teacher's divergence is also measured on it. The
     # default is weak, as in section 5.2 ("in contrast to FedMatch's approach, where they utilize original images").
     labeller_view: Literal["weak", "original"] = added("weak")
 
@@ -155,9 +154,9 @@ class ProximalFixMatch(fl.Method):
 
 @dataclass(frozen=True, kw_only=True)
 class FedProxFixMatch(ProximalFixMatch):
-    """FedProx-FixMatch, in which the student is always the labeller."""
+    """FedProx-FixMatch with the student as the only labeller."""
 
-    pseudo_label_mode: Literal["train", "eval"] = "train"  # from FixMatch; the paper does not say
+    pseudo_label_mode: Literal["train", "eval"] = "train"  # from FixMatch; not in the paper
 
     def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
         student = state.server["student"]
@@ -173,7 +172,7 @@ class TeacherStudent(ProximalFixMatch):
     # alpha of Eq. 1, from Mean Teacher and FixMatch. It averages over 1 / (1 - alpha) rounds, so that short runs need a
     # smaller value.
     ratio: Share = 0.999
-    # The paper does not say which model it evaluates. Default: the student, which also exists in FedProx-FixMatch.
+    # The paper does not specify the evaluated model. Default: the student, which also exists in FedProx-FixMatch.
     evaluated: Literal["student", "teacher"] = "student"
 
     def init(self, setup: fl.Setup) -> fl.State:

@@ -51,7 +51,7 @@ class FedSwitch(TeacherStudent):
     # beta  the expected divergence of the clients' labels: 0 for balanced classes, ln D for one class per client.
     # Default: balanced, as in the batch-IID columns of Table 2; the paper does not give its values.
     beta: NotNegative = 0.0
-    local_ratio: Share | None = None  # alpha of the local teacher, per batch. None: `ratio`; the paper has one alpha
+    local_ratio: Share | None = None  # alpha of the local teacher per batch; `ratio` if None, as in the paper
     # Algorithms 1 and 2 send the teacher exactly if Eq. 3 does not. Default: Eq. 3, which agrees with the text.
     # "teacher", "student": this model labels in every round, without switching.
     rule: Literal["equation", "algorithm", "teacher", "student"] = "equation"
@@ -59,8 +59,8 @@ class FedSwitch(TeacherStudent):
     # of different sizes.
     divergence: Literal["mean", "sum"] = "mean"
     prediction: Prediction = "mean_softmax"  # default: it depends on the confidence, and is meaningful for one image
-    # "kept": only images for which the measured model has a confidence of at least tau; a batch without such images is
-    # left out. Default: all, since section 4 refers to the N examples of the batch.
+    # "kept": only images that the measured model labels with a confidence of at least tau; a batch without such images
+    # is left out. Default: all, since section 4 refers to the N examples of the batch.
     counted: Literal["all", "kept"] = added("all")
     # "from_student": a teacher that is not sent begins with the received student, and is only measured.
     # "keep_last": the server keeps the D^T of the last round with a teacher, which saves the clients a forward pass.

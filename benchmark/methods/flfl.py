@@ -4,8 +4,8 @@ Lee, Le, Shin, Lee. (FL)^2: Overcoming Few Labels in Federated Semi-Supervised L
 Algorithm 1, Eqs. 7-15, Table 4. Released code: seungjoo-ai/FLFL-NeurIPS24, decdf7d (paths under src/).
 
 A client labels its images once, from one weak view in evaluation mode, and trains on the images above the client's
-threshold of their class (Eqs. 7 to 10). The images with a confidence of at least tau_f define the direction in which
-the weights are perturbed (Eqs. 11 and 12). Predictions at the perturbed weights learn the predictions at the original
+threshold of their class (Eqs. 7 to 10). The images with a confidence of at least tau_f define the direction of the
+weights' perturbation (Eqs. 11 and 12). Predictions at the perturbed weights learn the predictions at the original
 weights (Eq. 13). Less confident clients have a higher weight in the mean (Eq. 15). Server and clients train
 alternately, as in `semifl`.
 
@@ -35,7 +35,7 @@ from benchmark.methods import protocol as fl
 from benchmark.methods import shared
 from benchmark.methods.static_norm import with_static_statistics
 
-ETA = 0.01  # eta of ASAM, with which weights of 0 are also perturbed (algorithm/sam.py)
+ETA = 0.01  # eta of ASAM; it also perturbs weights of 0 (algorithm/sam.py)
 LEAST = 1e-12  # lower bound of a client's weight, so that clients count equally if all of them have a confidence of 1
 
 
@@ -56,7 +56,7 @@ class FL2(fl.Method):
     # Algorithm 1 does not mention momentum buffers; the released code keeps the buffers of clients and server for their
     # next round (modules/client.py:53-56, 80; modules/server.py). Default: reset, as in `semifl`.
     momentum: Literal["reset", "released_code"] = "reset"
-    # Initial rounds in which only the server trains. Released code: 10 on CIFAR-10, and about 2,048 steps on SVHN;
+    # Initial rounds with training only at the server. Released code: 10 on CIFAR-10, and about 2,048 steps on SVHN;
     # Algorithm 1 has none.
     warm_start_rounds: Whole = 0
 

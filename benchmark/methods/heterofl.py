@@ -12,12 +12,12 @@ in the last layer only the rows of the client's classes are averaged (fed.py:132
 Deviations (for its runs see reports/semifl/departures.md, entry 16):
 1. A client's width is drawn anew in each round, uniformly from `widths` (released code: model_split_mode "dynamic",
    fed.py:15-23; with "fix" a client keeps its width).
-2. The server asks a client for its classes when the client first takes part; in the released code it has this
-   information from the start.
+2. The server asks a client for its classes in the client's first round; in the released code it has this information
+   from the start.
 3. The scaler follows every convolution and linear layer except the last one. The released ResNet has it before each
    norm (models/resnet.py:40-54), which is equivalent before a batch norm, except for the epsilon of the norm.
-4. The released ResNet has its norms before the convolutions, and no norms in shortcuts. This suite uses its own ResNet,
-   which also has the published size.
+4. The released ResNet has its norms before the convolutions, and no norms in shortcuts. The ResNet of this suite also
+   has the published size.
 """
 
 import math
@@ -52,7 +52,7 @@ class HeteroFL(fl.Method):
     widths: tuple[float, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)  # r  levels a to e (utils.py:process_control)
     batch_size: Count = 10  # B
 
-    needs = frozenset({"everywhere", "every_client", "share"})  # settings in which every client has labels
+    needs = frozenset({"everywhere", "every_client", "share"})  # settings with labels at every client
     asks_for_statistics = True
 
     def check(self, setup: fl.Setup) -> None:

@@ -5,16 +5,16 @@ Globally: Federated Learning with Local and Global Representations. arXiv:2001.0
 pliang279/LG-FedAvg, main_lg.py.
 
 A client trains its private layers and the common layers together and sends the common ones, which the server averages.
-The test uses the ensemble of the clients' models, each with its private layers ("New Test": the devices' outputs are
-averaged).
+The test uses the ensemble of the clients' models, each with its private layers, and averages their outputs ("New
+Test").
 
 Deviations (for its runs see reports/semifl/departures.md, entry 16):
 1. `private`: in the paper the first layers, which compute the representation, are private. In the released CIFAR-10
    command (--num_layers_keep 2, in the order of models/Nets.py) the convolutions are common and the other layers are
    private.
-2. The released code begins with a model of FedAvg (--load_fed). Here `fedavg_rounds` are initial rounds in which all
-   layers are common.
-3. A client that takes part for the first time receives all layers. The ensemble consists of the clients that have taken
+2. The released code begins with a model of FedAvg (--load_fed). In this suite all layers are common in the first
+   `fedavg_rounds` rounds.
+3. A client receives all layers in its first round. The ensemble consists of the clients that have taken
    part; outputs are averaged as probabilities. `models` returns the common layers together with the initial private
    layers, or with the private layers of the last FedAvg round.
 """
@@ -38,12 +38,12 @@ class LGFedAvg(fl.Method):
     fedavg_rounds: Whole = 0  # initial rounds of FedAvg
     batch_size: Count = 50  # B
 
-    needs = frozenset({"everywhere", "every_client", "share"})  # settings in which every client has labels
+    needs = frozenset({"everywhere", "every_client", "share"})  # settings with labels at every client
 
     def check(self, setup: fl.Setup) -> None:
         if buffers := setup.buffers():
             raise ConfigError(
-                f"model.norm is {setup.model.norm!r}, with which network {setup.model.network} has {buffers[0]}, which "
+                f"model.norm is {setup.model.norm!r}, but then network {setup.model.network} has {buffers[0]}, which "
                 "is not trained and would belong to no participant; choose gn, none or a different network"
             )
         layers = layers_of(setup.initial_weights())

@@ -31,7 +31,7 @@ class OverlapSGD(ElasticMethod):
     """Overlap-Local-SGD: the anchor model, its pull and its momentum."""
 
     alpha: Share = 0.6  # alpha   pullback (value in launch_baseline.sh)
-    beta: ShareBelow1 = 0.7  # beta    momentum of the anchor (gmf in launch_baseline.sh); 0: none
+    beta: ShareBelow1 = 0.7  # beta    momentum of the anchor (gmf in launch_baseline.sh); 0 for none
 
     def init(self, setup: fl.Setup) -> fl.State:
         return fl.State(server={"anchor": setup.initial_weights(), "velocity": None})

@@ -38,7 +38,7 @@ class Key:
     """
 
     client: int  # 0..K-1, SERVER or CENTRAL
-    draw: int = 0  # distinguishes jobs of the same participant in a round (server replicas, a client drawn twice)
+    draw: int = 0  # distinguishes jobs of a participant in a round, such as server replicas or a client drawn twice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Stream:
 
     part: PartName
     batch_size: int  # B; if the participant has fewer images, every batch contains all of them
-    views: tuple[str, ...]  # a selection of "plain", "weak", "strong", and "weak2" (a second draw of the weak view)
+    views: tuple[str, ...]  # a selection of "plain", "weak", "strong", and "weak2", a second draw of the weak view
     drop_last: bool = True  # leave out the incomplete batch at the end of a pass
 
     @classmethod
@@ -67,7 +67,7 @@ class Limit:
     epochs: int | None = None
 
     def times(self, factor: int) -> "Limit":
-        """Return a limit that is `factor` times as long."""
+        """Return this limit times `factor`."""
         return Limit(**{name: factor * value for name, value in vars(self).items() if value is not None})
 
 
@@ -122,12 +122,12 @@ class Local:
     """The weight sets of one job while it trains. After training the engine writes the new weights into it."""
 
     trainable: dict[str, Weights]  # updated by the optimizer; if there are none, the job only reads
-    frozen: dict[str, Weights] = field(default_factory=dict)  # only read by the loss (a teacher, an anchor)
+    frozen: dict[str, Weights] = field(default_factory=dict)  # only read by the loss, such as a teacher or an anchor
     # Names of the weight sets in `trainable` that are not networks, but layers that the method adds. The loss sees an
     # nn.ParameterDict for each of them.
     layers: tuple[str, ...] = ()
     momentum: dict[str, Weights] | None = None  # momentum buffers: before training the first, after it the last ones
-    private: Tree | None = None  # the client state that the participant keeps; None: it keeps nothing
+    private: Tree | None = None  # the client state that the participant keeps, or None
     selected: dict[str, Selected] = field(default_factory=dict)  # stream -> its images; default: the whole data subset
     pseudo: PseudoLabelled | None = None
     notes: Tree = field(default_factory=dict)  # values that `start` passes to the steps and to `finish`
@@ -192,7 +192,7 @@ class Reader(Protocol):
 class Examiner(Protocol):
     """Read-only passes for `Method.measures`: over the test images, and over the labelled images of all participants.
 
-    Under a trial, the labelled images that are held out take the place of the test images.
+    A trial uses the held-out labelled images instead of the test images.
     """
 
     labels_N: Tensor  # of the test images
@@ -245,19 +245,19 @@ class LocalUpdate:
     functions of this class train the weight set "student" and send it back.
     """
 
-    # The losses that are minimised one after the other on each batch, each with a separate optimizer step (FedMatch:
-    # first sigma on labelled, then psi on unlabelled images). A weight set that a loss does not depend on is not
+    # The losses that are minimised one after the other on each batch, each with a separate optimizer step. FedMatch
+    # first trains sigma on labelled, then psi on unlabelled images. A weight set that a loss does not depend on is not
     # updated.
     phases: ClassVar[tuple[str, ...]] = ("loss",)
 
-    # Whether local steps begin at the received weights. If a client continues from its own model, which the server does
-    # not have, the change that its steps made cannot be measured, and the run has no gradient diversity.
+    # Whether local steps begin at the received weights. If a client continues from a model that the server does not
+    # have, the change that its steps made cannot be measured, and the run has no gradient diversity.
     starts_from_received: ClassVar[bool] = True
 
     # A hint that changes no result and may be left out:
     # whether only changed entries are sent, so that the number of bytes is only known after training.
     sends_changes: ClassVar[bool] = False
-    # whether the job neither uses nor changes what the participant keeps, so that its jobs can run at the same time
+    # whether the job neither uses nor changes the client state, so that the participant's jobs can run at the same time
     is_stateless: ClassVar[bool] = False
 
     def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
@@ -284,15 +284,15 @@ class LocalUpdate:
         classes for each of these images, "candidates_ND" says which classes they are. Every other entry is a scalar,
         which is averaged over the job's steps without its gradient.
 
-        `loss` and `after_step` are functions of the step's tensors: they read no number from a tensor (`float`,
-        `.item()`, `if tensor`), draw nothing, and perform the same operations in every step, whatever `step.number` is.
-        A value that changes from step to step is a tensor in `step.notes`. Therefore a step can be recorded once and
+        `loss` and `after_step` are functions of the step's tensors: they draw nothing, read no number from a tensor
+        (`float`, `.item()`, `if tensor`), and perform the same operations in every step, whatever `step.number` is. A
+        value that changes from step to step is a tensor in `step.notes`. Therefore a step can be recorded once and
         repeated.
         """
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def after_step(self, step: Step) -> None:
-        """Update networks, `private` or `notes` in place after a local step (an EMA teacher in `step.frozen`)."""
+        """Update networks, `private` or `notes` in place after a local step, such as a teacher in `step.frozen`."""
 
     def finish(self, local: Local) -> Tree:
         """Return the tree that is sent, and leave the new client state in `local.private`.
@@ -308,11 +308,11 @@ class Job:
 
     key: Key
     update: LocalUpdate
-    receives: Tree  # named weight sets and tensors, counted as bytes down (nothing is counted for the server itself)
+    receives: Tree  # named weight sets and tensors, counted as bytes down, except for jobs of the server
     data: Mapping[str, Stream]
     limit: Limit
-    keeps: str | None = None  # the state key of the client state; None: the client's number
-    network: Model | None = None  # None: the experiment's network; set for a sub-network (HeteroFL)
+    keeps: str | None = None  # the state key of the client state, or None for the client's number
+    network: Model | None = None  # the experiment's network if None; set for a sub-network (HeteroFL)
     # None: the participant's own learning rate; "server" is used for labelled images at a client.
     learning_rate: Literal["client", "server"] | None = None
     # Only for measurements, if `receives` does not contain it: the complete weight sets that the job begins with. Their
@@ -409,7 +409,7 @@ class World(Setup):
 class Method(Checked):
     """The contract of a method, with the functions that methods of one weight set have in common.
 
-    A method has `needs`, the label settings that it can use (any other setting is refused before training), and
+    A method has `needs`, the label settings that it can use, and
     `round(state, world)`, which returns a `Round`. It may inherit or override `init`, `models` and `check`. It is a
     frozen keyword-only dataclass: its fields are its hyperparameters, named by the paper's symbols, and their types
     from `benchmark.config` (`threshold: Share = 0.95`) define the allowed values.
@@ -448,9 +448,10 @@ class Method(Checked):
         return {}
 
     def voters(self, state: State) -> list[Weights]:
-        """Return the models of an ensemble, whose mean probabilities are tested.
+        """Return the models of an ensemble. Their mean probabilities are tested.
 
-        This is for methods whose clients keep some layers. If the list is empty, the first entry of `models` is tested.
+        This is for methods with clients that keep some layers. If the list is empty, the first entry of `models` is
+        tested.
         """
         return []
 

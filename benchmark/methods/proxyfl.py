@@ -11,9 +11,9 @@ of the global model above their share. It is repelled by images of the batch tha
 (lines 300-344). GPT: the server tunes the mean W by SGD, so that each of the clients' proxies is nearest to the proxy
 of its class (lines 72-106).
 
-Paper and code differ in eleven points, each of which is an implementation choice of `ProxyFL` with the values "paper"
-and "released_code". With all of them at "paper" it is the paper's method. Deviations: reports/sage/departures.md,
-entries 19 to 21 and 26. In addition, under both values:
+Paper and code differ in eleven points. Each is an implementation choice of `ProxyFL` with the values "paper" and
+"released_code". With all of them at "paper" it is the paper's method. Deviations: reports/sage/departures.md, entries
+19 to 21 and 26. In addition, under both values:
 1. Shares of the classes are counted over all steps of a job. Released code: over the last fifth (lines 267-290).
 2. The gradient of the tuning is an explicit formula in float64, and its batches have a separate random order.
 3. Probabilities that weight the candidates have no gradient. Released code: the same; the paper does not specify it.
@@ -56,7 +56,7 @@ class ProxyFL(TwoLabellers):
     tuning_rate: Positive = 0.005  # scripts/train.sh; options.py has .01
     tuning_batch_size: Count = 4  # scripts/train.sh; options.py has 10
     decay: Share = 0.99  # the weight of the old shares in the update of the classes' shares
-    # The number of most probable classes that are candidates (Table 4: 1, 5). None: the classes above their share.
+    # The number of most probable classes that are candidates (Table 4: 1, 5); None for classes above their share.
     candidates: Count | None = None
     # The vectors that ICPL compares. "paper": features and proxies. "released_code": the outputs of one linear layer
     # for each of them, which are trained and averaged with the model (Model/resnet.py, ResNet_PC).
@@ -67,8 +67,8 @@ class ProxyFL(TwoLabellers):
     # The margin in the tuning. "released_code": the largest distance of a mean proxy to its nearest other mean proxy,
     # at most 100, is added to the distance to the own class (lines 79-93). "paper": no margin.
     margin: Literal["paper", "released_code"] = "released_code"
-    # The model whose confidence makes an unlabelled image confident. "paper": the global one (5.2.1, Eq. 3).
-    # "released_code": either model (lines 213-252).
+    # The model that decides by its confidence whether an unlabelled image is confident. "paper": the global one (5.2.1,
+    # Eq. 3). "released_code": either model (lines 213-252).
     confident_images: Way = added("released_code")
     # The probabilities that weight the candidates of an unconfident image. "paper": the local model's (Eq. 6).
     # "released_code": the global model's (lines 300-344). The candidates are the global model's under both.
@@ -272,9 +272,9 @@ def contrast_losses(
 ) -> Tensor:
     """Compute the contrastive loss ICPL of each of the last M of the N images.
 
-    It is a cross-entropy over similarities, in which the weighted sum of an image's proxies is the positive example,
-    and the images without a class in common with the image's set are the negative ones. The similarity is the cosine,
-    and images with a cosine below 1e-6 are left out, or it is the inner product, and none is left out.
+    It is a cross-entropy over similarities: the weighted sum of an image's proxies is the positive example, and the
+    images without a class in common with the image's set are the negative ones. The similarity is the cosine, and
+    images with a cosine below 1e-6 are left out, or it is the inner product, and none is left out.
     """
     if cosine:
         features_NF, proxies_DF = F.normalize(features_NF, dim=-1), F.normalize(proxies_DF, dim=-1)

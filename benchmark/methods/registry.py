@@ -54,7 +54,7 @@ def check_known(name: object, what: str = "method") -> None:
 
 
 def method_name(method: object) -> str:
-    """Return the name by which `method_class` finds the class of this method or local update."""
+    """Return the name that `method_class` needs to find the class of this method or local update."""
     for name, cls in METHODS.items():
         if type(method) is cls:
             return name

@@ -38,9 +38,9 @@ class RSCFed(MeanTeacherMethod):
 
     M: Count = 3  # M       subsets per round
     subset: Count = 5  # K       clients per subset
-    # beta of Eq. 6, in images per unit of distance: exp(-beta d / N_i). 10,000 is for clients with 7,300 images (SVHN
-    # divided among ten clients). With fewer images it must decrease in proportion, or a single client has nearly all of
-    # the weight in a subset. .01 for ISIC 2018.
+    # beta of Eq. 6, in images per unit of distance: exp(-beta d / N_i). 10,000 is for clients with 7,300 images, as if
+    # SVHN is divided among ten clients. With fewer images it must decrease in proportion, or a single client has nearly
+    # all of the weight in a subset. .01 for ISIC 2018.
     beta: NotNegative = 10_000.0
     # The weight of labelled clients (section 4.2: "about 50%, and other nine unlabeled clients share the remaining 50%
     # weight in each FSSL synchronization round").
@@ -68,7 +68,7 @@ class RSCFed(MeanTeacherMethod):
     distance: Literal["paper", "released_code"] = "paper"
     # A client in two subsets. Algorithm 1 (line 4) and the released code (train_main.py:210-282) train it twice, the
     # second time with the client state that the first job left (teacher, momentum). reused: it trains once, and its
-    # model counts in both subsets; the paper only says that the global model need not be sent again (section 3.3),
+    # model counts in both subsets; the paper only writes that the global model need not be sent again (section 3.3),
     # and this suite does not send it again. Default: the paper and the code.
     drawn_twice: Literal["released_code", "reused"] = "released_code"
 
@@ -211,8 +211,8 @@ def reweighted(
 ) -> list[float]:
     """Compute the weights of Eq. 6, f_i exp(-beta d_i / N_i), normalised to sum 1.
 
-    Frequencies and sizes must be positive. The largest logarithm is subtracted first, because values of beta d / N of
-    some hundreds, for which exp is 0, would give 0 / 0.
+    Frequencies and sizes must be positive. The largest logarithm is subtracted first, because exp is 0 for values of
+    beta d / N of some hundreds, and the result would be 0 / 0.
     """
     logs = [math.log(f) - beta * d / size for f, d, size in zip(frequencies, distances, sizes, strict=True)]
     largest = max(logs)

@@ -2,14 +2,15 @@
 
 This file has five methods with the same local step: FixMatch with local (LPL) or global pseudo-labels (GPL), FlexMatch,
 FedLabel and SAGE. They are rows of ProxyFL's tables (DuowenC/FSSLlib, f732a27), in the protocol of SAGE
-(Jay-Codeman/SAGE, e90fa96, which only contains SAGE).
+(Jay-Codeman/SAGE, e90fa96). SAGE's repository contains no other method.
 
-A local step passes a batch of labelled images (weak view) and a batch of unlabelled images (weak and strong view)
-through the client's model: L = CE(labelled) + lambda_u L_u(strong). The labels of L_u come from p_L, the prediction of
-the client's model on the weak view in training mode, and from p_G, the prediction of the received model in evaluation
-mode. The methods only differ in L_u, a mean over all images of the batch. All clients have the same weight in the mean
-(SAGE.py:36-45; the released code weighs by size, but all clients have the same size). The supervised baseline (labels
-only) and FedProx are `supervised_fl`; `feddb`, `feddure` and `proxyfl` use the local step of this file.
+A local step passes a batch of labelled images in the weak view, and a batch of unlabelled images in the weak and the
+strong view, through the client's model: L = CE(labelled) + lambda_u L_u(strong). The labels of L_u are computed from
+p_L, the prediction of the client's model on the weak view in training mode, and from p_G, the prediction of the
+received model in evaluation mode. The methods only differ in L_u, a mean over all images of the batch. All clients have
+the same weight in the mean (SAGE.py:36-45; the released code weighs by size, but all clients have the same size). The
+supervised baseline (labels only) and FedProx are `supervised_fl`; `feddb`, `feddure` and `proxyfl` use the local step
+of this file.
 
 Deviations:
 1. A client without labelled or without unlabelled images leaves out this term of the loss.
@@ -60,8 +61,8 @@ class TwoLabellers(fl.Method):
     # the released code (SAGE.py:137-145), which no paper contradicts.
     forward: Literal["joint", "apart"] = "joint"
     # Momentum buffers between jobs. reset: none; kept: each client keeps its own; released_code: one optimizer for all
-    # clients and rounds (SAGE.py:82), the buffers of which pass from client to client, so that jobs run one after the
-    # other. Default: reset, since clients of a federation cannot share buffers without sending them.
+    # clients and rounds (SAGE.py:82). Its buffers pass from client to client, so that jobs run one after the other.
+    # Default: reset, since clients of a federation cannot share buffers without sending them.
     momentum: Literal["reset", "kept", "released_code"] = "reset"
     # "released_code": a pass contains the labelled list 2000 times, so that a batch is always full and may contain an
     # image twice. Default: once, and the incomplete batch at the end of a pass is left out.
@@ -195,8 +196,8 @@ class FlexMatchLPL(TwoLabellers):
     FlexMatch (Zhang et al. NeurIPS 2021, arXiv:2110.08263, Eqs. 5 to 8) is the local training of FedAvg.
     """
 
-    # The last confident label of each image, from which thresholds are computed: the client keeps it from job to job,
-    # or it is forgotten. Default: kept, since FlexMatch counts over the whole training; ProxyFL does not say.
+    # Whether the client keeps the last confident label of each image from job to job. Thresholds are computed from
+    # these labels. Default: kept, since FlexMatch counts over the whole training; ProxyFL does not mention it.
     counts: Literal["kept", "forgotten"] = "kept"
 
     uses_global = False
@@ -268,10 +269,10 @@ class FedLabel(TwoLabellers):
     """
 
     agreement_weight: NotNegative = 1.0  # options.py: fedlabel_lambda
-    # The view of the local model's output in the divergence. Default: the weak view, from which both models predict the
-    # labels.
+    # The view of the local model's output in the divergence. Default: the weak view, because both models predict the
+    # labels from it.
     agreement_view: Literal["weak", "strong"] = "weak"
-    # KL(global || local), or KL(local || global). Default: the former, in which the target is the fixed model.
+    # KL(global || local), or KL(local || global). Default: the former, with the fixed model as the target.
     divergence: Literal["from_global", "from_local"] = "from_global"
 
     def consistency(self, logits: Logits) -> fl.Loss:
@@ -297,10 +298,10 @@ class SAGE(TwoLabellers):
     Learning Across Pseudo-Mismatch. CVPR 2025, arXiv:2503.13227. Released: SAGE.py:152-196.
 
     If p_L is above the threshold, the label is lambda 1[y_L] + (1 - lambda) 1[y_G] with lambda = exp(-kappa |max p_L -
-    max p_G|); if not, it is 1[y_G]. Images for which p_L or p_G is above the threshold count.
+    max p_G|); if not, it is 1[y_G]. An image counts if p_L or p_G is above the threshold.
     """
 
-    # ln 2 / kappa, the gap at which both labels have the same weight. Released code: .05 (line 177), whatever --kappa
+    # ln 2 / kappa, the gap that gives both labels the same weight. Released code: .05 (line 177), whatever --kappa
     # is.
     half_gap: Positive = 0.05
 

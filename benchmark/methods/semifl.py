@@ -7,8 +7,8 @@ When a client receives the model, it labels all its images once, from one weak v
 images with a confidence of at least tau (Eq. 3), and D- equally many other images, drawn with replacement (Eq. 4). The
 loss is L_fix + lambda L_mix (Eqs. 6 to 8). A client without D+ sends nothing.
 
-Section 3.2 contrasts this alternate training with a "vanilla extension", in which the server and the clients train in
-parallel, from the same weights, and their results are averaged. The released code has it as `ft = 0`.
+Section 3.2 contrasts this alternate training with a "vanilla extension": the server and the clients train in parallel,
+from the same weights, and their results are averaged. The released code has it as `ft = 0`.
 
 Deviations: reports/semifl/departures.md, entries 1 to 9 and 26. In addition:
 1. Weak views are mixed after augmentation, since a strong or weak view of a mixed image would need floating-point
@@ -64,13 +64,13 @@ class SemiFL(fl.Method):
     # Algorithm 1 trains the server first, and once more after the last round. In the released code the clients train
     # first (train_classifier_ssfl.py:83-96), from untrained weights in round 1. Default: the paper.
     order: Literal["paper", "released_code"] = "paper"
-    # The participants whose images give the statistics of static batch norms (Table 6); only for model.norm = sbn.
-    # "server_and_clients": all clients, also those outside the cohort; "server_and_cohort": only the cohort.
+    # The participants with the images for the statistics of static batch norms (Table 6); only for model.norm = sbn.
+    # "server_and_clients": all clients, in and outside the cohort; "server_and_cohort": only the cohort.
     statistics: Literal["server", "server_and_clients", "server_and_cohort"] = "server_and_clients"
     # "pooled": mean and variance of all data together (section 3.4). "released_code": means over batches of the batch
     # means and variances (data.py:242-254); this variance is too small if clients differ. Default: the paper.
     moments: Literal["pooled", "released_code"] = added("pooled")
-    warm_start_rounds: Whole = 0  # initial rounds in which only the server trains; reduced profiles need them
+    warm_start_rounds: Whole = 0  # initial rounds with training only at the server; reduced profiles need them
     # Epochs of the server per epoch of a client. Table 5 has one E for both; the E = 1 of Table 4 names no server.
     server_epochs_each: Count = added(1)
     # Section 3.2. alternate: Algorithm 1. parallel: `ft = 0` of the released code (train_classifier_ssfl.py:83-96,
@@ -194,7 +194,8 @@ class ClientUpdate(StudentUpdate):
     def loss(self, step: fl.Step) -> fl.Loss:
         """Compute L_fix + lambda L_mix of Eqs. 5 to 8.
 
-        There is one lambda per batch, and it is not max(lambda, 1 - lambda) (utils.py:115-185).
+        There is one lambda per batch, without the maximum of lambda and 1 - lambda
+        (utils.py:115-185).
         """
         network, fix = step.student, step.batch["fix"]
         fix_loss = supervised_loss(network(fix.views["strong"]), fix.given_N)

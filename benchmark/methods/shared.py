@@ -1,7 +1,7 @@
 """Functions that methods share: means of weights, EMA, momentum and local work.
 
 Sums are computed in job order and in float64, so that a result depends neither on the number of workers nor on the
-order in which they finish.
+order of their results.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -104,9 +104,9 @@ def ema_(teacher: nn.Module, student: nn.Module, decay: float | Tensor, *, lerp:
     """Set teacher <- decay x teacher + (1 - decay) x student in place, including running statistics.
 
     Integer counters are copied from the student. With decay 0 the teacher becomes the student bit by bit; with decay 1
-    it does not change. With `lerp` the result is computed as teacher + (1 - decay) (student - teacher), which rounds
-    differently in the last bit; the run records of RSCFed were computed like this. With `lerp`, `decay` may also be a
-    float64 scalar tensor, for a share that changes from step to step.
+    it does not change. With `lerp` the result is computed as teacher + (1 - decay) (student - teacher), and its last
+    bit may differ; the run records of RSCFed were computed like this. With `lerp`, `decay` may also be a float64 scalar
+    tensor, for a share that changes from step to step.
     """
     old, new = tensors_of(teacher), tensors_of(student)
     if isinstance(decay, Tensor) and decay.is_cpu:
@@ -263,7 +263,7 @@ class SupervisedUpdate(StudentUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerUpdate(SupervisedUpdate):
-    """Supervised local work at the server, whose loss is reported as `server/loss`."""
+    """Supervised local work at the server. Its loss is reported as `server/loss`."""
 
     reports: str = "server/loss"
 
@@ -312,7 +312,7 @@ def trained_at_server(
     *,
     keeps_momentum: bool = False,
 ) -> fl.Weights:
-    """Train the student on the server's labelled images, `times` as long as a client's job, and return it."""
+    """Train the student on the server's labelled images for `times` the length of a client's job, and return it."""
     update, data = ServerUpdate(keeps_momentum=keeps_momentum), {"labelled": fl.Stream.whole("labelled", batch_size)}
     limit = world.limit.times(times)
     return world.fit_one(fl.SERVER, update, {"student": student}, data, draw=draw, limit=limit)["student"]

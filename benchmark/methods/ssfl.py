@@ -13,8 +13,8 @@ clients' models and the server's model; the next model of the server is the mean
 Deviations: reports/ssfl/departures.md, entries 1 to 8, 14 and 21. In addition:
 1. A training pass over a participant's images reshuffles them and leaves out the incomplete last batch.
 2. With labels at the clients (appendix H), batch-norm statistics are averaged, since the server trains nothing.
-   Labelled batches have the size of the server's batches (64, that is, all 50 images of a client at once) and weak
-   views. The two losses are added without a factor.
+   Labelled batches have weak views and the size of the server's batches. This size is 64, so that a batch has all 50
+   images of a client. The two losses are added without a factor.
 
 Legend: M = 2 N views.
 """
@@ -40,7 +40,7 @@ class FedAvg(Checked):
 
     kind = "fedavg"
 
-    server_weight: ShareBelow1 | None = None  # None: 1 / (C + 1), Eq. 8; a number: a control that the paper lacks
+    server_weight: ShareBelow1 | None = None  # 1 / (C + 1) if None, Eq. 8; a number: a control that the paper lacks
 
     def group_sizes(self, C: int) -> tuple[int, ...]:
         """Return the size of the only group, which is the cohort."""
@@ -52,8 +52,8 @@ class Grouping(Checked):
     """S random groups, each averaged with the server's weights, and the plain mean of the group means (Eq. 7)."""
 
     S: Count = 2  # S  number of groups
-    server_weight: ShareBelow1 | None = None  # inside a group; None: 1 / (|G_i| + 1), Eq. 7
-    # The paper says "equal-sized", which is impossible for 47 clients in 5 groups. "paper": sizes differ by at most
+    server_weight: ShareBelow1 | None = None  # inside a group, or 1 / (|G_i| + 1) if None, Eq. 7
+    # The paper writes "equal-sized", but 47 clients cannot form 5 equal groups. "paper": sizes differ by at most
     # one; "released_code": 10, 10, 10, 10, 7 (utils_v2.py:1498-1567). Default: "paper", the closest to its text.
     sizes: Literal["paper", "released_code"] = "paper"
 
@@ -81,9 +81,9 @@ class CRL(Checked):
     """Consistency regularisation loss (Eq. 4): the strong view learns the confident label of the weak view."""
 
     threshold: Share = 0.95  # tau
-    # The mode in which the weak view is labelled. Released code: train; the paper does not say.
+    # The mode of the network that labels the weak view. Released code: train; the paper names none.
     pseudo_label_mode: Literal["train", "eval"] = "train"
-    # Released code: one_forward, in which both views share batch-norm statistics.
+    # Released code: one_forward; both views then share batch-norm statistics.
     views: Literal["two_forwards", "one_forward"] = "two_forwards"
 
     read_with = {"pseudo_label_mode": ("views", ("two_forwards",))}  # one forward pass is the training pass
@@ -94,7 +94,7 @@ class CRL(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class SelfTraining(Checked):
-    """Self-training (Eq. 5): the weak view learns its own confident label."""
+    """Self-training (Eq. 5): the weak view learns its confident label."""
 
     threshold: Share = 0.95  # tau
 
@@ -146,7 +146,8 @@ class TwoViewSelfTrainingUpdate(ConsistencyUpdate):
     """Self-training on both weak and strong views, as in the released code with labels at the clients."""
 
     def unlabelled(self, network: nn.Module, views: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the loss over both views, and labels_N and kept_N of the weak views, whose quality is measured."""
+        """Compute the loss over both views, and labels_N and kept_N of the weak views for measurements of their
+        quality."""
         logits_MD, N = network(torch.cat([views["weak"], views["strong"]])), len(views["weak"])
         labels_M, _, kept_M = pseudo_labels(logits_MD, self.objective.threshold)
         return consistency_loss(logits_MD, labels_M, kept_M), labels_M[:N], kept_M[:N]
@@ -199,14 +200,14 @@ class SSFL(fl.Method):
     # client from the average. "released_code": from the mean of its group in this round. "average": from w_avg.
     client_start: Literal["released_code", "paper", "average"] = "released_code"
     # The released code never averages the running statistics of batch norms (comm_helpers.py:178-186): it evaluates the
-    # server's statistics, and each slot continues from its own. "released_code": clients start from the server's
-    # statistics, which has no effect if pseudo-labels are predicted in training mode. "slot": clients start from the
-    # statistics of their slot. This is for self-training, which predicts in evaluation mode and would learn wrong
-    # labels with the server's statistics.
+    # server's statistics, and each slot continues from the statistics of that slot. "released_code": clients start from
+    # the server's statistics, which has no effect if pseudo-labels are predicted in training mode. "slot": clients
+    # start from the statistics of their slot. This is for self-training, which predicts in evaluation mode and would
+    # learn wrong labels with the server's statistics.
     bn_statistics: Literal["released_code", "slot", "averaged"] = "released_code"
-    warm_start_rounds: Whole = 0  # initial rounds in which only the server trains
-    # The loss of clients with labels. "paper": Eq. 3 plus the objective. "released_code": each of two views learns its
-    # own argmax (train_LocalSGD.py:483-507). Default: the paper, since the two-view loss is not CRL.
+    warm_start_rounds: Whole = 0  # initial rounds with training only at the server
+    # The loss of clients with labels. "paper": Eq. 3 plus the objective. "released_code": each of two views learns the
+    # argmax of that view (train_LocalSGD.py:483-507). Default: the paper, since the two-view loss is not CRL.
     client_labels: Literal["paper", "released_code"] = added("paper")
 
     @property

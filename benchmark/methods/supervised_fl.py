@@ -10,13 +10,13 @@ Table 1.
 
 Deviations:
 1. A cohort is the usual cohort without the clients that have no labels; if none is left, it is drawn from the clients
-   with labels. In settings in which all clients have labels, all methods have equal cohorts.
+   with labels. If all clients have labels, all methods have equal cohorts.
 2. Labelled images at the server are not used, since the server only averages. For their baseline use server_only.
 3. Training uses weak views, as everywhere in the suite, and incomplete last batches.
 4. The learning rate is the clients' (`optimizer.lr`), even if the compared method learns from labels with `server_lr`.
 5. `view` and `server_momentum` are additions of this suite. With SemiFL's network, its static batch norms and its
-   values of both fields, the method is the control of SemiFL's Table 3: supervised FedAvg with the techniques to which
-   section 4 of that paper attributes the result.
+   values of both fields, the method is the control of SemiFL's Table 3: supervised FedAvg with the techniques that, by
+   section 4 of that paper, explain the result.
 """
 
 from dataclasses import dataclass

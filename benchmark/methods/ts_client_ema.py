@@ -28,7 +28,7 @@ class TSClientUpdate(ProximalFixMatchUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class TSClientEMA(TeacherStudent):
-    """TS-Client EMA, in which the teacher is always the labeller; two models are sent down and two up."""
+    """TS-Client EMA with the teacher as the only labeller; two models are sent down and two up."""
 
     # The paper describes both the mean and Eq. 1, and its Algorithms 1 and 2 also end with Eq. 1. Default: both.
     server_teacher: Literal["mean_then_ema", "mean"] = "mean_then_ema"

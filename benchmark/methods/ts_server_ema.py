@@ -16,7 +16,7 @@ from benchmark.methods.shared import ema, mean_of
 
 @dataclass(frozen=True, kw_only=True)
 class TSServerEMA(TeacherStudent):
-    """TS-Server EMA, in which the teacher is always the labeller; two models are sent down and one up."""
+    """TS-Server EMA with the teacher as the only labeller; two models are sent down and one up."""
 
     def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
         student, teacher = state.server["student"], state.server["teacher"]

@@ -1,4 +1,4 @@
-"""Twin-sight: a supervised and an unsupervised network per client, whose features keep the same neighbourhoods.
+"""Twin-sight: a supervised and an unsupervised network per client that keep the same neighbourhoods of features.
 
 Zhang, Yang, Tian, Wang, Liu, Han. Robust Training of Federated Models with Extremely Label Deficiency. ICLR 2024,
 arXiv:2402.14430. Released code: visitworld123/Twin-sight, 2dd5db0 (trainers/normal_trainer.py: train_semiFed_model_PD,
@@ -8,7 +8,7 @@ In the setting "partial data", every client has some labels; in "partial client"
 their images and the others have none (label setting "some_clients"). The student S learns the labels, and
 the pseudo-labels that it predicts on the weak view. The twin U has the same layers, with a projector in place of the
 last one, and learns instance discrimination (SimCLR): the weak and the strong view of an image attract each other. For
-the weak views of all images of a batch, the cosines of the features of S are compared with those of U. The loss is L =
+the weak views of all images of a batch, the cosines of the features of S and of U are compared. The loss is L =
 CE + lambda_u L_u + .5 InfoNCE + N + mu ||w - w_G||^2. S, U and the projector are sent, and averaged by the number of
 images; S is tested.
 
@@ -48,7 +48,7 @@ DECAY = 0.999  # of the running thresholds (normal_trainer.py: cal_time_p_and_p_
 
 @dataclass(frozen=True, kw_only=True)
 class TwinSight(TwoLabellers):
-    """Twin-sight with partial data. The defaults are those of configs/default.py."""
+    """Twin-sight with partial data. The defaults are from configs/default.py."""
 
     batch_size: Count = 64
     labelled_batch_size: Count = 64
@@ -59,11 +59,12 @@ class TwinSight(TwoLabellers):
     temperature: Positive = 0.07  # of InfoNCE
     hidden: Count = 4096  # of the projector
     projected: Count = 2048  # P
-    # Which pseudo-labels count. "released_code": those above FreeMatch's running thresholds, which begin at 1 / D in
-    # each job, so that nearly all count. "threshold": those above `threshold`, as in FixMatch. Default: the code.
+    # Which pseudo-labels count. "released_code": pseudo-labels above FreeMatch's running thresholds, which begin at 1 /
+    # D in each job, so that nearly all count. "threshold": pseudo-labels above `threshold`, as in FixMatch. Default:
+    # the code.
     confident: Literal["released_code", "threshold"] = "released_code"
-    # The divisor of the sum of the N^2 squared differences of cosines. "paper": N^2. "released_code": N ^ 2, which is
-    # an exclusive or in Python (66 for a batch of 64). Default: the code, since `sim` was chosen with it.
+    # The divisor of the sum of the N^2 squared differences of cosines. "paper": N^2. "released_code": N ^ 2, an
+    # exclusive or in Python: 66 for a batch of 64. Default: the code, since `sim` was chosen with it.
     neighbours: Literal["paper", "released_code"] = "released_code"
 
     needs = frozenset({"drawn_apart", "every_client", "share", "some_clients"})
@@ -101,7 +102,7 @@ class TwinSight(TwoLabellers):
         return fl.State(server={name: mean.value() for name, mean in means.items()}), {}
 
     def jobs(self, student: fl.Weights, world: fl.World, receives: fl.Tree | None = None) -> list[fl.Job]:
-        """Build the jobs, in which labelled images also have a weak and a strong view."""
+        """Build the jobs. Labelled images also have a weak and a strong view."""
         jobs = []
         for job in super().jobs(student, world):
             data = {name: replace(stream, views=self.views) for name, stream in job.data.items()}
@@ -131,7 +132,7 @@ class TwinUpdate(ClientUpdate):
         method, student, twin = self.method, cast(Classifier, step.student), cast(Classifier, step.trainable["twin"])
         head = cast(nn.Linear, student.get_submodule(student.head))
         names = [name for name in ("labelled", "unlabelled") if name in step.batch]
-        places = list(product(("weak", "strong"), names))  # all weak views come before all strong ones
+        places = list(product(("weak", "strong"), names))  # all weak views precede all strong views
         parts = [step.batch[name].views[view] for view, name in places]
         features = self._each(student.features, parts)
         logits = dict(zip(places, map(head, features), strict=True))
@@ -189,7 +190,8 @@ def projected(features_VF: Tensor, layers: nn.ParameterDict | fl.Weights) -> Ten
 
 
 def instance_loss(outputs_VP: Tensor, temperature: float) -> Tensor:
-    """Compute InfoNCE: the cross-entropy of each view's cosines with the other views, whose target is its second view.
+    """Compute InfoNCE: the cross-entropy of each view's cosines with the other views, with its second view as the
+    target.
 
     The second view of image n is in row N + n (ssl_utils.py: info_nce_loss).
     """

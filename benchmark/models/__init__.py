@@ -1,1 +1,1 @@
-"""Define the networks, one per file, to which the normalisation is passed."""
+"""Define the networks, one per file. Each gets the normalisation as an argument."""

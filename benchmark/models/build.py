@@ -45,7 +45,8 @@ class Model(Checked):
     norm_groups: Count = 32  # number of groups of a group norm; SSFL uses 32, the small networks use 4
     dropout: ShareBelow1 = 0.0  # probability that a channel is zeroed; .25 in the released EMNIST CNN
     width: ShareAbove0 = added(1.0)  # share of the hidden units in a HeteroFL sub-network
-    # The seed of the initial weights. None: the seed of the run. SSFL initialised all its runs with seed 1 (A.4).
+    # The seed of the initial weights. If it is None, it is the seed of the run. SSFL initialised all its runs with seed
+    # 1 (A.4).
     seed: Whole | None = added(None)
 
     def __post_init__(self) -> None:
@@ -70,7 +71,7 @@ def network_class(name: str) -> type[nn.Module]:
         return NETWORKS[name]
     if ":" not in name:
         raise ConfigError(
-            f"network: unknown value {name!r}; {nearest(name, NETWORKS)} (for your own network, type module:Class)"
+            f"network: unknown value {name!r}; {nearest(name, NETWORKS)} (for a custom network, type module:Class)"
         )
     network = imported(name, "network")
     if not (isinstance(network, type) and issubclass(network, nn.Module)):
@@ -110,10 +111,10 @@ def takes(network: type[nn.Module], argument: str) -> bool:
 def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) -> nn.Module:
     """Build the network on the CPU, in training mode, with its initial weights.
 
-    The initial weights follow PyTorch's defaults unless the network's file defines others. They come from the stream
-    "initial weights" of `seed`, the experiment's seed, and are the same for every call, whatever this thread and others
-    draw. No global generator changes, and the default device is not used. Raise ConfigError if images are too small, if
-    there are fewer than two classes, or if a custom network fails.
+    The initial weights follow PyTorch's defaults unless the network's file defines others. They are drawn from the
+    stream "initial weights" of `seed`, the experiment's seed, and are the same for every call, whatever this thread and
+    others draw. No global generator changes, and the default device is not used. Raise ConfigError if images are too
+    small, if there are fewer than two classes, or if a custom network fails.
     """
     network = network_class(model.network)
     side = getattr(network, "smallest_side", 1)
@@ -178,8 +179,8 @@ def _require_values_to_normalise(model: Model, built: nn.Module, image_shape: Im
     def check(layer: nn.Module, inputs: Any) -> None:
         if inputs[0].shape[2:].numel() == 1:
             raise ConfigError(
-                f"model.norm is 'in', but {model.network} gives it a map of one pixel for images {image_shape}, which "
-                "is its own mean; choose gn, ln or sbn"
+                f"model.norm is 'in', but {model.network} reduces images {image_shape} to a map of one pixel, which "
+                "has no spread; choose gn, ln or sbn"
             )
 
     own = copy.deepcopy(built).eval()
@@ -191,7 +192,7 @@ def _require_values_to_normalise(model: Model, built: nn.Module, image_shape: Im
 
 
 def check_own(model: Model, built: nn.Module) -> None:
-    """Raise ConfigError for a network whose weights cannot be trained, averaged or sent."""
+    """Raise ConfigError for a network with weights that cannot be trained, averaged or sent."""
     parameters, tensors = list(built.parameters()), built.state_dict(keep_vars=True)
     lazy = [name for name, tensor in (*built.named_parameters(), *built.named_buffers()) if is_lazy(tensor)]
     extra = [name for name, value in tensors.items() if not isinstance(value, Tensor) or name.endswith("_extra_state")]

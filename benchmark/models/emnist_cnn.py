@@ -1,6 +1,6 @@
 """Define the CNN that SSFL trains on EMNIST.
 
-Source: SSFL, appendix A (after Reddi et al. 2021); released models/EMNIST_model.py:9-24, whose order is kept: pooling,
+Source: SSFL, appendix A (after Reddi et al. 2021); released models/EMNIST_model.py:9-24, with the same order: pooling,
 then dropout, then ReLU. It has 1,204,655 parameters with 28x28x1 images, 47 classes and no norm.
 
 Deviations: reports/ssfl/departures.md, entry 9; a norm precedes each ReLU of a convolution. Reddi et al. have a second

@@ -1,12 +1,12 @@
 """Define the norms between a convolution and its ReLU: group, instance, layer, batch and static batch norm, and none.
 
 A norm is passed to a network as a function from a channel count to a module, so that networks do not depend on the kind
-of norm. Source: SSFL, section 3.2 (design choice 2: GN instead of BN). Static batch norm (sBN) uses the batch's
+of norm. Source: SSFL, section 3.2, design choice 2: GN instead of BN. Static batch norm (sBN) uses the batch's
 statistics in training, and the statistics of a separate pass in evaluation: HeteroFL (Diao et al. 2021), section 3;
 SemiFL, section 3.4; released models/utils.py:20-32 (training without tracking) and data.py:242-254 (the pass:
 cumulative average over batches, momentum=None).
 
-Instance norm and layer norm are those that HeteroFL compares with static batch norm (released models/conv.py): group
+HeteroFL compares instance norm and layer norm with static batch norm (released models/conv.py): group
 norms with one channel per group and with a single group. Layer norm is over the channels, rows and columns of an image
 (Ba et al. 2016, Eq. 3), with a scale and a shift per channel and not per value.
 """
@@ -28,7 +28,7 @@ Norm = Callable[[int], nn.Module]
 
 
 class StaticBatchNorm2d(nn.Module):
-    """Batch norm whose running statistics are only set from outside; scale and shift are trained.
+    """Batch norm with running statistics that are only set from outside; scale and shift are trained.
 
     It has the tensors of nn.BatchNorm2d, without `num_batches_tracked`, which would not count anything. In training, a
     batch with a single value per channel raises ValueError, like nn.BatchNorm2d.

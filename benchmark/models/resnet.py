@@ -1,10 +1,9 @@
 """Define ResNets for small images, with a 3x3 stem of stride 1 and no max-pool.
 
 ResNet-18, which SSFL trains on CIFAR-10 and SVHN: SSFL, section 4.1; released models/resnet_gn.py:72-103. It has
-11,173,962 parameters with GN(32) or BN, 3 channels and 10 classes. A norm follows every convolution, including that of
-the shortcut.
-ResNet-8, the smallest of the CIFAR ResNets, which is used for timings on 32 x 32 images: He et al. 2016, section 4.2,
-with n = 1 (6n + 2 = 8 layers). It has 78,042 parameters with GN or BN, 3 channels and 10 classes.
+11,173,962 parameters with GN(32) or BN, 3 channels and 10 classes. A norm follows every convolution, including the
+shortcut's. ResNet-8, the smallest of the CIFAR ResNets, which is used for timings on 32 x 32 images: He et al. 2016,
+section 4.2, with n = 1 (6n + 2 = 8 layers). It has 78,042 parameters with GN or BN, 3 channels and 10 classes.
 ResNet-8x4, with four times these widths, which SAGE trains: released resnet.py:214-308. It has 1,227,594 parameters
 with BN, 3 channels and 10 classes. Initial convolutions are drawn from N(0, 2 / (channels out x kernel's entries)).
 ResNet-18 with RSCFed's head: RSCFed, section 4.1, "a two-layer MLP and a fully-connected layer". It has 11,564,615

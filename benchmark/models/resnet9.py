@@ -1,8 +1,9 @@
 """Define ResNet-9, which SSFL trains in the setting of FedMatch (Table 3).
 
 Source: SSFL, Table 3; released models/resnet9.py:28-63. It has 6,575,370 parameters with GN(32) or BN, 3 channels and
-10 classes. Unlike in ResNet-18, the convolutions have a bias before a norm, and a ReLU comes before the addition, not
-after it. With `norm="none"`, it has 6,570,890 parameters; FedMatch's network has no norm and no bias, and 6,568,640.
+10 classes. Unlike in ResNet-18, the convolutions have a bias before a norm, and a ReLU precedes the addition instead of
+following it. With `norm="none"`, it has 6,570,890 parameters; FedMatch's network has no norm and no bias, and
+6,568,640.
 
 Deviation: the released file pools over a fixed 4x4 window at the end. This network pools over the whole map, which is
 the same for 32x32 images and also accepts other sizes.

@@ -18,7 +18,7 @@ class RscfedCnn(Classifier):
     """Twice (conv5x5, ReLU, max-pool 2) with 6 and 16 channels; fc 120, 84, 84, a ReLU after each; fc 256; fc D.
 
     The convolutions are not padded, so that 32 pixels become 28, 14, 10 and 5, with 400 = 16 x 5 x 5 values before
-    fc 120. ReLU comes after pooling, which is the same function with the same gradient, on a quarter of the values. As
+    fc 120. ReLU follows pooling, which is the same function with the same gradient, on a quarter of the values. As
     in the released code, there is no ReLU between fc4 and fc5, which together are a linear map of rank at most 84.
     """
 

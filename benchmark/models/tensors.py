@@ -18,7 +18,7 @@ def tensors_of(network: nn.Module) -> Tensors:
     """List the tensors that the network has at this moment.
 
     Nothing is cached between calls, because `torch.func.functional_call` swaps a network's tensors, so that an earlier
-    list may contain tensors that the network no longer uses. PyTorch's own traversal takes about three times as long.
+    list may contain tensors that the network no longer uses. PyTorch's traversal needs about three times the time.
     """
     parameters: dict[int, Tensor] = {}
     buffers: dict[int, Tensor] = {}

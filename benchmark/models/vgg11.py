@@ -5,7 +5,7 @@ is for 96 x 96 images: eight convolutions, pools that round up, 4,608 -> 512 -> 
 with a norm for 3 channels of 96 x 96 pixels and 10 classes.
 
 Deviations: the released file only has batch norm. This network accepts any norm, as Table I.1's "CRL with GN" requires,
-and a norm also follows the first fully connected layer, whose 512 outputs are treated as a map of one pixel. The
+and a norm also follows the first fully connected layer; its 512 outputs are treated as a map of one pixel. The
 released file only accepts 96 x 96 images. This network's first fully connected layer fits the last map of any image
 size.
 """

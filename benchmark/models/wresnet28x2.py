@@ -1,14 +1,14 @@
 """Define WideResNet 28-2, which SemiFL trains on CIFAR-10 and SVHN.
 
 Source: SemiFL, section 4.1; released models/wresnet.py:54-112. It has 1,467,610 parameters with BN, 3 channels and 10
-classes. With pre-activation, norm and ReLU come before each convolution. If a block changes the shape, its shortcut is
-a 1x1 convolution of the activated input; otherwise the shortcut is the input itself, before norm and ReLU.
+classes. With pre-activation, norm and ReLU precede each convolution. If a block changes the shape, its shortcut is
+a 1x1 convolution of the activated input; if not, the shortcut is the input itself, before norm and ReLU.
 
 Initial weights: 3x3 convolutions are drawn from N(0, 2 / (9 x channels out)), and 1x1 convolutions from
 N(0, 2 / channels out). The last bias is 0.
 
-Deviation: the released file derives the number of stages from the image's side (three for 32 pixels, two for 28, and
-four for 96). This network always has three stages, so that its name identifies one network.
+Deviation: the released file derives the number of stages from the image's side: three for 32 pixels, two for 28, and
+four for 96. This network always has three stages, so that its name identifies one network.
 """
 
 import torch

@@ -1,12 +1,11 @@
 """Build the method comparison: all methods in one environment, untuned and tuned with an equal budget.
 
-No paper contains this table. All methods share the environment (images, their division among the
-participants, labels, network, K, C, T, seeds, length, batch sizes, warm start), which is the
-environment of none of the papers. arena.toml contains the environments and the methods. "untuned":
-whatever the environment leaves open is set as in the method's paper, or as given with the method's
-entry. "tuned": of six settings, three learning rates times two values of the method's own
-hyperparameter, the one with the best accuracy on labels that are held out at the server. The trials
-use different seeds from the table.
+No paper contains this table. All methods share the environment, which is the environment of none of the papers: images,
+their division among the participants, labels, network, K, C, T, seeds, length, batch sizes and warm start. arena.toml
+contains the environments and the methods. "untuned": whatever the environment leaves open is set as in the method's
+paper, or as given with the method's entry. "tuned": of six settings, three learning rates times two values of the
+method's own hyperparameter, the one with the best accuracy on labels that are held out at the server. The trials use
+different seeds from the table.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +27,13 @@ from benchmark.papers.table import SELECTIONS
 
 FILE = values_of("arena")
 UNTUNED = "untuned"
-ONE_CHANGE = "Each row changes only what its name says. Nothing is tuned."
+ONE_CHANGE = "Each row changes only the setting in its name. Nothing is tuned."
 TRIAL_SEED = 1000  # the seeds of the table are 0, 1, ...
 Setting = Literal["server", "one_more_client", "everywhere", "drawn_apart", "open"]
 # The first one that suits a custom method is used.
 SETTINGS: tuple[Setting, ...] = ("server", "one_more_client", "everywhere")
-AT_CLIENTS: Setting = "drawn_apart"  # the setting of an environment in which clients have some labels
-OPEN: Setting = "open"  # the setting of an environment in which clients have images of unknown classes
+AT_CLIENTS: Setting = "drawn_apart"  # the setting of an environment with some labels at clients
+OPEN: Setting = "open"  # the setting of an environment with images of unknown classes at clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +44,7 @@ class ArenaMethod:
     word: str = ""  # its name in a grid of factors; empty if it has none
     method: Any = field(metadata={"read": read_method})
     optimizer: Optimizer
-    second: str | None = None  # the field that is tried with the learning rate; None: six learning rates
+    second: str | None = None  # the field that is tried with the learning rate, or None for six learning rates
     values: tuple[float, float] = (0.8, 0.95)
     beta_from: Literal["images", "prior"] | None = None  # a key of `BETAS`
     setting: Setting = "server"
@@ -103,7 +102,7 @@ class ArenaSetting:
     warm_start_rounds: int
     seeds: int
     learning_rates: tuple[float, float, float] = (0.01, 0.02, 0.05)
-    trial_rounds: int = 0  # 0: nothing is tuned
+    trial_rounds: int = 0  # 0 if nothing is tuned
     notes: tuple[str, ...] = ()
 
     @property
@@ -156,8 +155,8 @@ class ArenaSetting:
 def by_images(beta: float, environment: Experiment) -> float:
     """Return RSCFed's beta in the environment, scaled so that beta / N_i is the paper's.
 
-    Its unit is images per distance. It is multiplied by the images of a client here divided by the
-    images of a client in the paper's SVHN.
+    Its unit is images per distance. It is multiplied by the ratio of the images of a client in this
+    environment and in the paper's SVHN.
     """
     data = environment.data
     return beta * ((entry_of(data.name).train - data.N_s - data.N_validation) / environment.federation.K) / 7326
@@ -188,7 +187,7 @@ def unknown_note(e: Experiment) -> str:
     """Return a sentence with the unknown classes and their share of the clients' images."""
     classes = ", ".join(map(str, e.data.unknown_classes))
     return (
-        f"Unknown classes: {classes}, of which the server has no image; {100 * e.data.unknown_share:g} % of each "
+        f"Unknown classes: {classes}, without images at the server; {100 * e.data.unknown_share:g} % of each "
         "client's images belong to them."
     )
 

@@ -1,8 +1,7 @@
 """Build the supervised baselines, which train on labels only: every method should beat its baseline.
 
-A baseline trains on the same labels as the cells of an item, in as many steps on them, and on
-nothing else. If the server has the labels, the server trains. If clients have labels, only these
-clients train.
+A baseline trains only on the same labels as the cells of an item, in the same number of steps. If the server has the
+labels, the server trains. If clients have labels, only these clients train.
 """
 
 import math
@@ -17,7 +16,7 @@ from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.papers.item import UNTRAINED, Cell
 
-AT_SERVER = ("server", "open")  # label settings in which only the server has labels
+AT_SERVER = ("server", "open")  # label settings with labels at the server only
 ALONE, ALONE_NOTE = "Labels alone", "ours: the supervised baseline, which every method should beat"
 
 

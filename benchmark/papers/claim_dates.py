@@ -1,9 +1,9 @@
-"""Give each claim the date of its registration: the first commit in which its hash exists.
+"""Give each claim the date of its registration: the first commit with its hash.
 
 A claim's hash contains the keys of its cells. If the cells of a claim change, its sentence stays
 the same, but it has a new hash and a new date. A claim's file has the date of the sentence.
-`results/published/registry.toml` has the first commit of each hash whose cells are newer or older
-than that.
+`results/published/registry.toml` has the first commit of each hash with cells that are newer or
+older than that.
 """
 
 import tomllib

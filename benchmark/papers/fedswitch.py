@@ -1,8 +1,8 @@
 """Build the experiments of FedSwitch (arXiv:2301.10114) from its published lines, with the section of each number.
 
-There is no released code. Hyperparameters that section 5.3 tuned and does not publish are
-FixMatch's (fedswitch.toml). Settings that the paper takes over from FedMatch without publishing
-them follow FedMatch's released code (wyjeong/FedMatch, 4947aa2).
+There is no released code. Hyperparameters that section 5.3 tuned and does not publish are FixMatch's (fedswitch.toml).
+Settings that the paper adopts from FedMatch without publishing them follow FedMatch's released code (wyjeong/FedMatch,
+4947aa2).
 """
 
 import math
@@ -48,8 +48,8 @@ def settled(e: Experiment) -> Experiment:
     with its local steps.
 
     The paper does not publish beta. Here it is the mean divergence of the clients' true classes
-    from equal shares. Grouping counts local steps: as many as a client has batches in one pass over
-    its images (six for 510 or 550 images).
+    from equal shares. Grouping counts local steps: the number of a client's batches in one pass
+    over its images, which is six for 510 or 550 images.
     """
     if isinstance(e.method, FedSwitch):
         return replace(e, method=replace(e.method, beta=prior_of(e)))
@@ -101,7 +101,8 @@ def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
 
 
 def alone_in_as_many_steps(e: Experiment) -> Experiment:
-    """Return the supervised baseline. If clients have the labels, it has as many steps per round as the method.
+    """Return the supervised baseline. If clients have the labels, it has the same number of steps per round as the
+    method.
 
     In these steps the clients repeat their labels until the method would have used all its images
     once.
@@ -113,7 +114,7 @@ def alone_in_as_many_steps(e: Experiment) -> Experiment:
 
 
 def steps_of(e: Experiment) -> int:
-    """Return the number of batches in which a client passes over its images of a round."""
+    """Return the number of batches in a client's pass over its images of a round."""
     images = int(clients_of(e).sum(axis=1).max()) / e.data.streaming_steps
     return math.ceil(images / e.method.batch_size)
 
@@ -142,5 +143,5 @@ PAPER = Paper(
         "more_labels": lambda e: replace(e, data=replace(e.data, N_s=5 * e.data.N_s)),  # 5,000 (section 5.1)
     },
 )
-OWN_PROFILES: Mapping[str, tuple[str, ...]] = {"tab1": REDUCED}  # items whose runs differ only in these profiles
+OWN_PROFILES: Mapping[str, tuple[str, ...]] = {"tab1": REDUCED}  # items with different runs only in these profiles
 ITEMS = items(PAPER, ("tab1", "tab2", "tab3", "fig2", "fig3_left", "fig3_right", "fig4", "fig5"))

@@ -28,7 +28,9 @@ PILOTS, CONFIRMING = range(100), range(100, 1000)
 
 
 def check_metrics(metrics: Iterable[str]) -> None:
-    """Raise ConfigError for a metric such as "rounds_to/70", whose accuracy is not a fraction."""
+    """Raise ConfigError for a metric such as "rounds_to/70", because its accuracy is not a
+    fraction.
+    """
     for metric in metrics:
         if metric.startswith("rounds_to/") and not ROUNDS_TO.fullmatch(metric):
             raise ConfigError(
@@ -48,7 +50,7 @@ class Printed:
 
 @dataclass(frozen=True, kw_only=True)
 class ItemEntry:
-    """An entry of a published table without a run: it is cited from another paper, or computed."""
+    """An entry of a published table without a run, which is cited from a different paper or computed."""
 
     label: str  # unique in the item, such as "FedAvg/full"; claims refer to it
     setting: Mapping[str, str | int | float]  # values of row and column, as shown: {"method": "FedAvg", "C": 47}
@@ -69,13 +71,12 @@ class Cell(ItemEntry):
     """An entry that can be trained: a complete setting without the seed."""
 
     experiment: Experiment  # its seed is 0, whatever seeds are run
-    # published: the cell is in the paper. control, ladder, bound: the suite added it; a rung of the ladder
-    # (cumulative ablation) appears below the table, and a bound (supervised baseline) is not ranked. quoted: the
-    # paper cites the number from another paper, and the cell is only trained on request (`Item.with_quoted`).
-    # partition: the classes of each client are shown, and nothing is trained. own: the cell belongs to a custom
-    # table.
+    # published: the cell is in the paper. control, ladder, bound: the suite added it; a rung of the ladder (cumulative
+    # ablation) appears below the table, and a bound (supervised baseline) is not ranked. quoted: the paper cites the
+    # number from a different paper, and the cell is only trained on request (`Item.with_quoted`). partition: the
+    # classes of each client are shown, and nothing is trained. own: the cell belongs to a custom table.
     role: Literal["published", "quoted", "control", "ladder", "bound", "partition", "own"] = "published"
-    trials: int = 0  # number of trials by which its hyperparameters were chosen; 0: it is not tuned
+    trials: int = 0  # number of trials for its hyperparameters, or 0 if it is not tuned
 
     @property
     def cell_key(self) -> str:
@@ -108,7 +109,7 @@ class Cell(ItemEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(ItemEntry):
-    """A cell whose hyperparameters are chosen by the accuracy on held-out labels, so that it is
+    """A cell with hyperparameters that are chosen by the accuracy on held-out labels, so that it is
     unknown before its trials.
 
     Trials and cell use different seeds, so that no image that was used for the choice counts in the
@@ -169,7 +170,8 @@ class Elsewhere:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(Checked):
-    """A hypothesis, from the paper or our own, whose test is fixed before the runs that judge it.
+    """A hypothesis, from the paper or our own, with a test that is fixed before the runs that judge
+    it.
 
     The estimand is a linear contrast of cells, paired by seed: the sum over cells of coefficient
     times endpoint of `metric`. `form` says what holds if the claim is true:
@@ -280,9 +282,9 @@ class Publication:
     # Keys of an entry's setting that name its row and its column; "metric" stands for the name of a number's metric.
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
-    unread: str = ""  # what a figure shows of which no value can be read: "no value; curves only"
+    unread: str = ""  # the content of a figure without readable values: "no value; curves only"
     networks: tuple[str, ...] = ()  # names of the networks of the published runs
-    surrogates: tuple[str, ...] = ()  # data sets that take the place of the published ones; empty for the paper's own
+    surrogates: tuple[str, ...] = ()  # surrogates of the published data sets; empty for the paper's data sets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,13 +301,13 @@ class Item:
     notes: tuple[str, ...] = field(default=())  # surrogate data, scale, selection rule: shown with the table
     choices: tuple[Choice, ...] = ()  # cells that wait for their trials
     tried: frozenset[Experiment] = frozenset()  # all trials, after `resolved`
-    # The method with which the others are compared in each row, so that the page says where a lead holds; "": none.
+    # The reference method of each row, so that the page shows the settings with a lead; "" if there is none.
     reference: str = ""
     metrics: tuple[str, ...] = (ACCURACY,)  # one block of columns per metric; the first one ranks
     rows: tuple[str, ...] = ()  # keys of `Cell.setting` that name a row; if empty, all that are not columns
     columns: tuple[str, ...] = ("method",)  # keys of `Cell.setting` that name a column
-    drawing: Drawing | None = None  # of a figure; None for a table
-    publication: Publication | None = None  # None for a table that no paper publishes
+    drawing: Drawing | None = None  # of a figure, or None for a table
+    publication: Publication | None = None  # or None for a table that no paper publishes
     margin: float | None = None  # tolerance (a fraction) within which a reproduced accuracy equals the published one
     gains: tuple[Gain, ...] = ()  # published differences of two cells
     typed: str = ""  # its name on a command line, if that differs from `name`: "./mine.toml"
@@ -332,7 +334,7 @@ class Item:
         return self.typed or self.name
 
     def resolved(self, score: Callable[[Experiment], float | None]) -> "Item":
-        """Return the item with a cell for each choice whose trials are done; the other choices remain."""
+        """Return the item with a cell for each choice with finished trials; the other choices remain."""
         chosen = {choice.label: choice.cell(score) for choice in self.choices}
         cells = tuple(cell for cell in chosen.values() if cell is not None)
         waiting = tuple(choice for choice in self.choices if chosen[choice.label] is None)

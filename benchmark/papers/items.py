@@ -21,7 +21,7 @@ WITH_SWITCHES = (ssfl.PAPER, semifl.PAPER, rscfed.PAPER, fedswitch.PAPER, sage.P
 _OF_PAPERS = {f"{paper}/{name}": build for paper, module in PAPERS.items() for name, build in module.ITEMS.items()}
 _DEPARTURES = {f"{paper.name}/departures": partial(departures, paper) for paper in WITH_SWITCHES}
 ITEMS: Mapping[str, Callable[..., Item]] = {**_OF_PAPERS, **_DEPARTURES}
-# The papers' items as variants build them, such as "rscfed/fig2-plain". Only its own name selects a variant.
+# The papers' items as variants build them, such as "rscfed/fig2-plain". A variant is only selected by this name.
 VARIANTS: dict[str, Callable[..., Item]] = {}
 VARIANT_OF: dict[str, Variant] = {}
 for _paper in WITH_SWITCHES:
@@ -38,7 +38,7 @@ OURS = frozenset(name for name in ITEMS if name.endswith("/departures"))
 
 
 def profiles(name: str) -> tuple[str, ...]:
-    """Return the profiles in which the runs of the item differ."""
+    """Return the profiles with different runs of the item."""
     if variant := VARIANT_OF.get(name):
         return variant.profiles
     paper, _, item = name.partition("/")
@@ -54,15 +54,15 @@ def items(
     also_quoted: bool = False,
     rule: Rule = "released_code",
 ) -> list[Item]:
-    """Build the items with these names, each once: "ssfl/tab2", "ssfl" (the whole paper without OURS) or "all".
+    """Build the items with these names, each once: "ssfl/tab2", "ssfl" for the whole paper without OURS, or "all".
 
     A name that ends with .toml is the file of a custom table. If an item's runs under the profile
     would equal the runs under a smaller profile, the item is built under the smaller one.
 
     `also` names further methods for the items of the method comparison ("my_module:MyMethod"). With
-    `also_quoted`, cells that the paper cites from another paper are trained. `rule="paper"` follows
-    the paper where the released code contradicts it, for the papers that have both variants. Raise
-    ConfigError for an unknown name or combination.
+    `also_quoted`, cells that the paper cites from a different paper are trained. `rule="paper"`
+    follows the paper where the released code contradicts it, for the papers that have both
+    variants. Raise ConfigError for an unknown name or combination.
     """
     entries = [arena.arena_method(name) for name in also]
     files = [name for name in dict.fromkeys(names) if name.endswith(".toml")]
@@ -83,9 +83,7 @@ def items(
             )
         if name in VARIANTS and profile not in profiles(name):
             own = " or ".join(profiles(name))
-            raise ConfigError(
-                f"{name} is not available under profile {profile}, with its own settings; choose --profile {own}"
-            )
+            raise ConfigError(f"{name} has no settings for profile {profile}; choose --profile {own}")
     builders = {**ITEMS, **VARIANTS}
     own_profiles = {name: profile_of(profile, profiles(name)) for name in chosen}
     built = [read_own(name, profile, cell_named) for name in files]

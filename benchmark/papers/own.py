@@ -46,7 +46,7 @@ from benchmark.papers.warm_start import check_reaches_clients, notes_on_budgets
 from benchmark.plain import check_once, dotted_names
 
 OWN = "mine"  # "mine/leaves" is the item of leaves.toml
-SHORT = {"data": "data.name", "network": "model.network"}  # short names of fields whose value is a name
+SHORT = {"data": "data.name", "network": "model.network"}  # short names of fields with names as values
 CLAIM = {"quote": "", "source": "ours", "least": 0.005}
 SEEDS = 3
 
@@ -69,7 +69,7 @@ OF_UNKNOWN = re.compile(r"((test|validation)/unknown_\w+|pseudo/unknown)")  # on
 EXAMPLES = ("test/accuracy", "test/loss", "test/auroc", "pseudo/kept", "pseudo/accuracy", "local_steps")
 # Metrics that the suite's own methods report begin with one of these; a custom method may report any metric.
 REPORTED = ("client", "server", "aggregation", "helpers", "feddb", "fedswitch", "proxyfl")
-FRACTION = re.compile(  # metrics whose differences are percentage points
+FRACTION = re.compile(  # metrics with differences in percentage points
     r"(test|validation)/(accuracy|auroc|precision|recall|unknown_(auroc|fpr95))"
     r"|pseudo/(kept|accuracy|class_balance|unknown|candidates|unselected_accuracy)|aggregation/.*"
 )
@@ -171,7 +171,9 @@ def _item(path: str, file: TableFile, profile: str, cell_named: CellNamed, trust
 
 
 def _check_top_level(file: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a key at the top of the file that belongs elsewhere; say where."""
+    """Raise ConfigError, with the right place, for a key at the top of the file that belongs
+    elsewhere.
+    """
     for key, value in file.items():
         if key in KEYS:
             continue
@@ -197,7 +199,7 @@ def _needs(file: TableFile, cell_named: CellNamed, profile: str) -> dict[str, fr
 
 
 def _settings_for_all(needs: Mapping[str, frozenset[str]]) -> str:
-    """Say which label settings suit the methods of all rows, or what each row can use if none does."""
+    """Describe which label settings suit the methods of all rows, or which suit each row if none suits all."""
     if common := frozenset.intersection(*needs.values()):
         names = " or ".join(f'"data.label_setting" = "{name}"' for name in sorted(common))
         return f"for all rows of this table write {names} in fields"
@@ -283,7 +285,7 @@ def measures(experiment: Experiment, metric: str) -> bool:
 
 
 def _instead(metric: str) -> str:
-    """Return what to write in place of a metric that is not measured."""
+    """Return the metric to write in place of one that is not measured."""
     if OF_UNKNOWN.fullmatch(metric):
         return "set data.label_setting to open, since other settings have no unknown classes"
     if metric.startswith("diversity/gradient/") and MEASURED.fullmatch(metric):
@@ -294,13 +296,13 @@ def _instead(metric: str) -> str:
 
 
 def _check_claim(claim: Claim, item: Item) -> None:
-    """Raise ConfigError for a claim that compares nothing, or whose numbers make no sense."""
+    """Raise ConfigError for a claim that compares nothing, or has numbers that make no sense."""
     is_fraction = bool(FRACTION.fullmatch(claim.metric))
     for contrast in claim.contrasts:
         cells: dict[str, str] = {}
         for label, weight in contrast.items():
             if weight == 0:
-                raise ConfigError(f"the weight of {label!r} is 0; leave the cell out, or give it another weight")
+                raise ConfigError(f"the weight of {label!r} is 0; leave the cell out, or give it a different weight")
             cell = item.cell(label)
             if not measures(cell.experiment, claim.metric):
                 raise ConfigError(f"{label!r} does not measure {claim.metric!r}; {_instead(claim.metric)}")
@@ -338,7 +340,7 @@ def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: 
 def _fields(
     parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: CellNamed
 ) -> tuple[Experiment, dict[str, Any], set[str]]:
-    """Return the experiment that the last `from` names, its fields with those of all parts, and the names of these."""
+    """Return the experiment that the last `from` names, its fields with the fields of all parts, and their names."""
     starts = [part["from"] for part in parts if "from" in part]
     start = cell_named(f"{starts[-1]}", profile) if starts else DEFAULT
     plain = to_json(start)

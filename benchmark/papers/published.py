@@ -81,7 +81,7 @@ class TableFile:
     paper: str = ""
     item: str = ""
     source: str = ""
-    printed: str = ""  # what the figure shows, if no value can be read from it
+    printed: str = ""  # the content of the figure, if no value can be read from it
     claims_made: datetime | None = None  # when claims without their own time were written down
     claims_commit: str = ""
     controls: tuple[Mapping[str, Any], ...] = ()  # cells that the suite adds
@@ -89,7 +89,7 @@ class TableFile:
     computed: tuple[str, ...] = ()  # columns without runs
     measured: bool = False  # whether exact gradient diversities are measured
     runs: int | None = None  # number of seeds under every profile
-    cells_of: str = ""  # the item of the paper whose cells it shows
+    cells_of: str = ""  # the item of the paper that has its cells
     switches: tuple[Mapping[str, Any], ...] = ()  # of departures.toml
     ways: Mapping[str, Any] = field(default_factory=dict)  # changes that several switches share, by name
 
@@ -118,13 +118,13 @@ def read_table(text: str) -> TableFile:
     if table.claims_made is None:
         return table
     dated = {"made": table.claims_made, "commit": table.claims_commit}
-    # A claim that has its own time also has its own commit.
+    # A claim with a separate time also has a separate commit.
     return replace(table, claims=tuple(claim if "made" in claim else {**claim, **dated} for claim in table.claims))
 
 
 def read_published(item: str) -> TableFile:
-    """Read the transcription of an item such as "ssfl/tab2". With `cells_of`, its cells come from
-    another file of the paper.
+    """Read the transcription of an item such as "ssfl/tab2". With `cells_of`, its cells are in a
+    different file of the paper.
 
     Raise ConfigError if the file is missing or has an unknown key.
     """

@@ -1,7 +1,7 @@
 """Build the experiments of RSCFed (arXiv:2203.13993) from its published lines, with the section or
 table of each number.
 
-A number that the paper does not give comes from the released code (XMed-Lab/RSCFed, ae35f03), which
+A number that the paper does not give is from the released code (XMed-Lab/RSCFed, ae35f03), which
 produced the published accuracies. The code contains no baseline; section 4.2 describes how the
 paper adapted them.
 """

@@ -30,7 +30,7 @@ class Setting:
     alpha: float
     labels: Literal[10, 20] = 10  # percent
     partition: Literal["the paired rule", "the usual rule"] = "the paired rule"
-    Q: int | None = None  # ProxyFL's tuning passes; if None, those of its released code
+    Q: int | None = None  # ProxyFL's tuning passes; if None, the passes of its released code
 
 
 @cache
@@ -77,8 +77,8 @@ def targets(profile: str) -> Mapping[str, str]:
 def item_of(name: str, profile: str) -> Item:
     """Build the item. FedAvg, trained on labels, is the row that other rows are compared with.
 
-    If the paper counts rounds to an accuracy, a shorter run has an accuracy of its own. A withdrawn
-    claim keeps the accuracy with which it was hashed.
+    If the paper counts rounds to an accuracy, a shorter run has a separate accuracy. A withdrawn
+    claim keeps the accuracy of its hash.
     """
     built = item(PAPER, name, profile)
     own = targets(profile)
@@ -88,7 +88,7 @@ def item_of(name: str, profile: str) -> Item:
         return {own.get(metric, metric): value for metric, value in metrics.items()}
 
     def published(entry: ItemEntry) -> dict[str, Printed]:
-        """Return the published numbers; each names the paper's accuracy to which its rounds are counted."""
+        """Return the published numbers; each names the paper's accuracy for counting rounds."""
         numbers = entry.published.items()
         return renamed({of: replace(number, metric=of) if of in own else number for of, number in numbers})
 
@@ -118,14 +118,14 @@ def _notes_on_code(built: Item) -> Iterator[str]:
         yield (
             "Cells of other papers follow the released code where it contradicts the paper. These cells do not in "
             "three points that the paper does not mention: one optimizer for all clients, different statistics of "
-            "test images, and a labelled list of 2,000 copies (deviations 2, 3 and 6). The published numbers came "
-            "from that code."
+            "test images, and a labelled list of 2,000 copies (deviations 2, 3 and 6). That code produced the "
+            "published numbers."
         )
 
 
 def _notes_on_rounds(built: Item) -> Iterator[str]:
-    """Yield notes about the accuracies to which rounds are counted, and the resolution, on items
-    that count rounds.
+    """Yield notes about the accuracies for counting rounds, and the resolution, on items that count
+    rounds.
     """
     if not built.metrics[0].startswith("rounds_to/"):
         return
@@ -142,7 +142,7 @@ PAPER = Paper(
     experiment=experiment,
     scale=scale,
     bounded=True,
-    seeds={"demo": 2, "laptop": 5},  # so that a table takes two minutes
+    seeds={"demo": 2, "laptop": 5},  # so that a table needs two minutes
     computed={"total variation": lambda e: mean_total_variation(clients_of(e))},
 )
 TABLES = ("tab1", "tab2", "tab3", "tab4", "tab5", "tab6", "tab7", "tab8", "tab9")

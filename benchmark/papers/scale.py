@@ -28,7 +28,7 @@ REDUCED = ("demo", "laptop")  # profiles with reduced settings
 FULL_SIZE = ("gpu", "paper")
 
 # Augmentations of the surrogate data sets, by their name in PAPER.toml. Digits are not mirrored, because a mirrored
-# 2 is not a 2. The released codes mirror them (a deviation of the reduced settings).
+# 2 is not a 2. The released codes mirror them; this is a deviation of the reduced settings.
 _UNMIRRORED = Weak(flip=0.0, padding_mode="zero")
 AUGMENTATIONS: Mapping[str, Augmentation] = {
     "mnist": Augmentation(weak=_UNMIRRORED, strong=RandAugment(pool="ssfl")),
@@ -137,8 +137,8 @@ def tenth(experiment: Experiment) -> Experiment:
 
 
 def profile_of(profile: str, available: Iterable[str]) -> str:
-    """Return the available profile whose runs `profile` would repeat: the largest one not above it,
-    or the smallest if all are above it.
+    """Return the available profile with the runs that `profile` would repeat: the largest one not
+    above it, or the smallest if all are above it.
 
     Raise ConfigError if there is no profile with that name.
     """
@@ -159,7 +159,7 @@ def values_of(paper: str) -> Mapping[str, Any]:
 
 def alike(tables: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the tables with `like` resolved: such a table has the values of the table it names,
-    except for its own values.
+    except for the values that it sets.
 
     `like` names a table on the same level. Raise ConfigError that begins with `where` and the
     table's name.

@@ -1,7 +1,7 @@
 """Build the experiments of SemiFL (arXiv:2106.01432) from its published lines, with the section or
 table of each number.
 
-A number that the paper does not give comes from the released code (dem123456789/SemiFL, 4ec3663,
+A number that the paper does not give is from the released code (dem123456789/SemiFL, 4ec3663,
 paths under src/).
 """
 
@@ -40,7 +40,7 @@ class Setting:
     E: int = 5  # Table 5: epochs of clients and server
     beta_g: float = 0.5  # Table 5: global momentum
     mixup: Literal["yes", "no"] = "yes"
-    # Table 6: whose images the statistics come from.
+    # Table 6: the participants with images for the statistics.
     sBN: Literal["server", "server and clients"] = "server and clients"
     # Table 2: whether server and clients train in turns, and the norm of the network.
     training: Literal["Alternate", "Parallel"] = "Alternate"
@@ -118,13 +118,13 @@ def scale(setting: Setting, profile: str) -> Scale:
             # In the paper a client makes five passes, and with E = 1 one pass: a fifth of the steps that replace
             # them.
             return replace(scaled_down, T=max(1, scaled_down.T * setting.E // 5) if scaled_down.T else None)
-        case "Partially Supervised" | "Fully Supervised":  # as many steps as SemiFL's server, with its learning rate
+        case "Partially Supervised" | "Fully Supervised":  # the steps and learning rate of SemiFL's server
             size = scaled_down.server_batch_size or scaled_down.batch_size
             return replace(scaled_down, batch_size=size, T=scaled_down.T or 5 * N_s // (size or 1), optimizer=TABLE_5)
         case method if isinstance(experiment(setting).method, Central):
             # The paper's average of weights covers .1 % of its 2^20 steps; this one covers 1 % of the steps or more.
             fields = {"unlabelled_ratio": 1, "ema": 0.95}
-            if method == "MixMatch":  # the paper's weight of 100 is reached after 16,384 steps, and here at once;
+            if method == "MixMatch":  # the paper reaches the weight of 100 after 16,384 steps, and this cell at once;
                 fields["unlabelled_weight"] = 10.0  # digits, seed 50: 26 % with 100, and 89 % with 10
             model, T, sgd = (
                 Model(network=network, norm="bn"),
@@ -166,7 +166,7 @@ def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
 def labels_alone(cells: Sequence[Cell]) -> Iterable[Cell]:
     """Return a supervised baseline for each number of labels and of steps on them.
 
-    The statistics of sBN come from all participants' images, as in the other cells.
+    The statistics of sBN are computed on all participants' images, as in the other cells.
     """
     last = {(cell.experiment.data.N_s, steps_on_labels(cell.experiment)): cell for cell in cells}
     amounts = dict(zip(sorted({N_s for N_s, _ in last}), ("fewer", "more"), strict=False))
@@ -182,8 +182,8 @@ def labels_alone(cells: Sequence[Cell]) -> Iterable[Cell]:
 
 
 def labels_alone_by_norm(cells: Sequence[Cell]) -> Iterable[Cell]:
-    """Return a supervised baseline for each norm, with the statistics of i.i.d. clients; that of
-    sBN is Table 4's.
+    """Return a supervised baseline for each norm, with the statistics of i.i.d. clients; the sBN
+    baseline is Table 4's.
     """
     for cell in cells:
         e = cell.experiment
@@ -221,7 +221,7 @@ def controls(cells: Sequence[Cell]) -> Iterable[Cell]:
 
 
 def flfl(cells: Sequence[Cell]) -> Iterable[Cell]:
-    """Return (FL)^2 in SemiFL's place, for two partitions that its own paper also has.
+    """Return (FL)^2 in SemiFL's place, for two partitions that the paper of (FL)^2 also has.
 
     Table 4 of its paper has the optimizer of SemiFL's Table 5.
     """

@@ -1,6 +1,6 @@
 """Build the experiments of SSFL (arXiv:2008.11364) from the lines of its Table A.2, with the source of each number.
 
-A number that Table A.2 does not give comes from the released code, with its line.
+A number that Table A.2 does not give is from the released code, with its line.
 `results/published/ssfl/` contains the rows. Every pair of grouping and FedAvg gets the control that
 the paper lacks.
 """
@@ -44,11 +44,11 @@ class Setting:
     N_s: int
     K: int
     C: int
-    S: int | None = None  # groups; None: no grouping
+    S: int | None = None  # groups, or None without grouping
     network: Literal["emnist_cnn", "resnet9", "resnet18", "vgg11"]
     norm: Literal["gn", "bn", "none"]
     E: int  # epochs of M / B local steps
-    cohort: str | None = None  # its name in Table 2, which has reduced settings of its own
+    cohort: str | None = None  # its name in Table 2, which has separate reduced settings
     measured: bool = False  # whether exact gradient diversities are measured
 
 
@@ -98,11 +98,10 @@ def experiment(setting: Setting, rule: Rule = "released_code") -> Experiment:
             raise ConfigError("S is missing, but grouping needs a number of groups; choose 1 or more")
         # In the released code 10, 10, 10, 10, 7 at C = 47, S = 5, and 2 and 1 at C = 3, S = 2.
         fields["method.averaging"] = {"kind": "grouping", "S": setting.S, "sizes": rule}
-        # In section 3.3 a client starts from its last group's mean, which is only possible if all clients take
-        # part.
+        # In section 3.3 a client starts from its last group's mean, which needs all clients in each round.
         if printed and setting.C == setting.K:
             fields["method.client_start"] = "paper"
-    if setting.method == "DataSharing":  # the paper does not say how long it trains on G first: one epoch
+    if setting.method == "DataSharing":  # the paper does not specify the initial training on G: one epoch
         fields["method.warm_start_rounds"] = STEPS_PER_EPOCH // setting.T
     if printed:  # the paper has no cutout
         fields["data.augmentation.strong.cutout"] = 0.0
@@ -171,9 +170,9 @@ def scale(setting: Setting, profile: str) -> Scale:
         # Relative to Table 2's 47; at least two.
         return replace(chosen, C=max(2, round(setting.C / 47 * (chosen.K or 1))))
     T = REPORTING_STEPS if setting.method == "FixMatch" else setting.T
-    # Table 3 has a length of its own.
+    # Table 3 has a separate length.
     longer = 1.0 if setting.network == "resnet9" else setting.E / EPOCHS[setting.data]
-    # A cohort has at least two clients; if all clients take part in the paper, all take part here.
+    # A cohort has at least two clients; if all clients take part in the paper, all take part in this suite.
     C = min(max(min(2, setting.C), round(setting.C * stand_in.own["share"])), stand_in.own["largest_cohort"])
     K = C if setting.C == setting.K else min(round(setting.K * stand_in.own["share"]), stand_in.own["most_clients"])
 
@@ -300,7 +299,7 @@ def ladder(full: Experiment) -> list[Cell]:
         f"K = {K}, i.i.d., T = {T}": iid,
         f"K = {K}, R = {full.partition.R_nominal:g}, T = {T}": full,
     }
-    if full.profile == "demo":  # a table that takes two minutes has no time for the two rungs between
+    if full.profile == "demo":  # a table of two minutes has no time for the two rungs between
         rungs = {label: rung for label, rung in rungs.items() if "i.i.d." not in label}
     return [Cell(label=label, setting={"rung": label}, experiment=e, role="ladder") for label, e in rungs.items()]
 
@@ -318,7 +317,7 @@ CIFAR10 = Setting(
 
 
 def stretched(base: Experiment, rule: Rule) -> Experiment:
-    """Return the base with CIFAR-10's schedule stretched over its local steps, and with its own learning rate.
+    """Return the base with CIFAR-10's schedule stretched over its local steps, and with a separate learning rate.
 
     In the paper's schedule the rate falls to the floor and rises again; in the released code's, it
     falls once and stays.

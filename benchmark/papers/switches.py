@@ -1,6 +1,6 @@
 """Build the ablations of a paper's implementation choices: pairs of cells that differ only in one choice.
 
-A choice is one that the paper leaves open, or in which this suite deviates from the paper. They are
+The paper leaves a choice open, or this suite deviates from the paper in it. They are
 listed in `results/published/PAPER/departures.toml`; README.md of this folder describes its keys.
 The cells of a choice are NAME/default and NAME/other in the item PAPER/departures, and
 `reports/PAPER/departures.md` refers to each as (PAPER/departures: NAME).
@@ -22,7 +22,8 @@ DEFAULT, OTHER = "Default", "Other"
 
 @dataclass(frozen=True, kw_only=True)
 class Switch:
-    """An implementation choice with two ways, applied to a base cell, with everything else equal.
+    """An implementation choice with two ways, applied to a base cell, with all other settings
+    equal.
 
     A way is either values by dotted field ({"method.momentum": "released_code"}) or the name of one
     of the paper's `changes`.
@@ -95,7 +96,7 @@ def departures(paper: Paper, profile: str) -> Item:
 def _pair(switch: Switch, bases: Mapping[str, Experiment], paper: Paper) -> list[Cell]:
     """Return the switch's two cells, the profile's own way first.
 
-    Return no cells if both ways are equal (for example, there is no warm start under `paper`).
+    Return no cells if both ways are equal. For example, there is no warm start under `paper`.
     """
     base = bases[switch.base]
     shared = _with(base, switch.both, paper)

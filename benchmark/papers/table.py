@@ -98,13 +98,13 @@ COMPUTED: Mapping[str, Callable[[Experiment], float | str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A different way to build the items of a paper; each result is an item of its own."""
+    """A different way to build the items of a paper; each result is a separate item."""
 
     suffix: str  # suffix of their names: "-printed" in "ssfl/tab2-printed"
     title: str  # appended in brackets to an item's title
     note: str  # shown below their tables
     experiment: Callable[[Any], Experiment]  # builds a setting at the paper's scale
-    profiles: tuple[str, ...] = PROFILES  # profiles in which their runs differ from the paper's own items
+    profiles: tuple[str, ...] = PROFILES  # profiles with runs that differ from the paper's own items
     switches: bool = False  # whether PAPER/departures also exists in this variant
     named_by: str = ""  # a note of the paper's own items; {name} is this variant of the item
     family: str = ""  # appended to the paper's name in the family of its claims
@@ -243,7 +243,7 @@ def _gains(file: TableFile, cells: Iterable[Cell], data_names: Mapping[str, str]
 
 
 def _publication(file: TableFile, lines: Sequence["PrintedEntry"]) -> Publication:
-    """Collect what the paper publishes, with the layout of its file or else that of the suite's table."""
+    """Collect the published values, with the layout of their file, or of the suite's table if it has none."""
     layout = file.layout or Layout(rows=file.rows, columns=file.columns)
     rows, columns = layout.rows, layout.columns
     if len(file.metrics) > 1 and "metric" not in (*rows, *columns):

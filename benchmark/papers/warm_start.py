@@ -13,7 +13,7 @@ from benchmark.papers.item import Cell
 
 
 def warm_start_rounds(e: Experiment) -> int:
-    """Return the number of rounds in which the method trains on labels only; 0 for a method without a warm start."""
+    """Return the number of rounds of training on labels only, or 0 for a method without a warm start."""
     rounds = getattr(e.method, "warm_start_rounds", 0)  # a custom method may use this name for anything
     return rounds if isinstance(rounds, int) else 0
 
@@ -26,7 +26,7 @@ def ends_in_warm_start(e: Experiment) -> bool:
 def check_reaches_clients(e: Experiment, start: Experiment | None = None) -> None:
     """Raise ConfigError if the run ends before its clients begin to train on unlabelled images.
 
-    `start` is the cell from which the experiment is built. A start that itself ends in its warm
+    `start` is the cell that the experiment is built from. A start that itself ends in its warm
     start is a supervised baseline by design (SemiFL's), and the experiment then passes.
     """
     if ends_in_warm_start(e) and not (start is not None and ends_in_warm_start(start)):
@@ -58,7 +58,7 @@ BUDGETS: Mapping[str, Callable[[Experiment], int | str | None]] = {
 
 
 def notes_on_budgets(cells: Sequence[Cell]) -> Iterator[str]:
-    """Return a note per budget in which rows differ: "Rows differ in warm start: SemiFL 0, FedSwitch 15".
+    """Return a note per different budget of rows: "Rows differ in warm start: SemiFL 0, FedSwitch 15".
 
     Rows are compared within each column. A supervised baseline has no warm start, since it trains
     only on labels.

@@ -40,10 +40,9 @@ def read_records(
 ) -> Records:
     """Return the records of these cells that were computed from the current data and code (`identity`).
 
-    A run of this machine takes precedence over a committed copy of the same seed, unless it is
-    unfinished. With `with_reference`, committed copies count, and with `with_runs`, this machine's
-    runs do. Without runs, copies count whatever data this machine has, so that results made from
-    them are the same in every checkout.
+    A run of this machine replaces a committed copy of the same seed, unless it is unfinished. With `with_reference`,
+    committed copies count, and with `with_runs`, this machine's runs do. Without runs, copies count whatever data this
+    machine has, so that results made from them are the same in every checkout.
 
     The records of each cell are `CellRecords`: finished records that do not count are kept apart,
     for tables that have no other number.
@@ -88,7 +87,7 @@ def read_records(
 def _first_of(known: RunRecord, record: RunRecord) -> RunRecord:
     """Return the one of two records of a run that counts, with the other among its copies if both are useful.
 
-    The later of two copies counts, and a finished run takes precedence over a copy. A second copy,
+    The later of two copies counts, and a finished run replaces a copy. A second copy,
     "seed=100@cuda.json.gz", never replaces a first one. The other record is useful if it was
     computed on a different kind of device.
     """
@@ -102,9 +101,9 @@ def _first_of(known: RunRecord, record: RunRecord) -> RunRecord:
 
 
 def read_once(read: Callable[..., Records]) -> Callable[..., Records]:
-    """Return a version of `read_records` for one folder that keeps what it has read.
+    """Return a version of `read_records` for one folder that keeps all records it has read.
 
-    Items share cells, and reading a large folder takes long.
+    Items share cells, and reading a large folder is slow.
     """
     known: dict[tuple[str, bool], Mapping[int, RunRecord]] = {}
 
@@ -183,8 +182,8 @@ def load(results: str | Path) -> "pd.DataFrame":
     metrics of its evaluated rounds. Records that cannot be read are left out, each with a line on
     standard error. Raise DataError for a folder without records.
 
-    `results` may also be the folder of a release (`fssl report --release`), whose table has one more
-    column, "trained_by".
+    `results` may also be the folder of a release (`fssl report --release`); its table has one more column,
+    "trained_by".
     """
     folder, troubles = expanded(results), list[str]()
     if (folder / RELEASED).is_file():
@@ -207,7 +206,7 @@ def every_record(folder: Path, troubles: list[str]) -> list[RunRecord]:
 
 def frame_of(records: Iterable[RunRecord]) -> "pd.DataFrame":
     """Return the rounds of these records as a table, with the columns of `load`."""
-    import pandas as pd  # importing it takes a while, and only notebooks need it
+    import pandas as pd  # slow to import, and only notebooks need it
 
     return pd.DataFrame([row for record in records for row in _rows(record)])
 

@@ -3,8 +3,8 @@
 A run that was also computed on a second kind of device has a second copy: seed=<n>@cpu.json.gz or
 seed=<n>@nvidia-h200.json.gz.
 
-Git records their history: `git status results/reference` lists what was changed, added or deleted
-since a commit.
+Git records their history: `git status results/reference` lists the copies that were changed, added
+or deleted since a commit.
 """
 
 import gzip
@@ -30,7 +30,7 @@ _EVALUATED = ("test/", "validation/", "diversity/gradient/")
 
 
 def reference_folders(results: Path) -> list[Path]:
-    """Return the folders with the copies of cells, including the checkout's; later ones take precedence."""
+    """Return the folders with the copies of cells, including the checkout's; later ones override earlier ones."""
     ours, here = COMMITTED / "reference", results / "reference"
     return [here] if here.resolve() == ours.resolve() else [ours, here]
 
@@ -43,7 +43,7 @@ def write_reference(results: Path, record: RunRecord) -> Path:
 
 
 def _place(cell: Path, record: RunRecord) -> Path:
-    """Return the path of the copy; it is a second copy if the first one comes from a different engine or device."""
+    """Return the path of the copy; it is a second copy if the first one was made with a different engine or device."""
     first = cell / f"seed={record.seed}.json.gz"
     if not first.is_file() or read_copy(first).trained_by == record.trained_by:
         return first
@@ -76,7 +76,7 @@ def copy_of(content: bytes, path: Path, remedy: str = RESTORE) -> RunRecord:
     """Return the record of the compact copy at `path`.
 
     Raise DataError if the content is not a compact copy, or belongs to a different cell or seed
-    than the path says.
+    than its path.
     """
     unzip = zlib.decompressobj(wbits=31)  # for gzip files
     try:
@@ -140,7 +140,7 @@ def _is_count(name: str) -> bool:
 
 
 def copy_digest(copy: Mapping[str, Any]) -> str:
-    """Return a hash of 128 bits (in hexadecimal) over all of a compact copy except the digest itself."""
+    """Return a hexadecimal hash of 128 bits over all of a compact copy except the digest itself."""
     return hashlib.sha256(canonical({**copy, "digest": None})).hexdigest()[:32]
 
 

@@ -1,7 +1,6 @@
 """Compare records with git: whether it has the commits that they name, and whether committed copies are unchanged.
 
-Without git, a checkout or a complete history, nothing is found, and the report says that nothing
-was compared.
+Without git, a checkout or a complete history, nothing is found, and the report states that nothing was compared.
 """
 
 import subprocess
@@ -15,7 +14,7 @@ from benchmark.records.provenance import ROOT
 from benchmark.records.record import RunRecord
 
 UNKNOWN = "unknown"  # the commit that a suite without git records
-LEEWAY = timedelta(minutes=10)  # by which two clocks may differ
+LEEWAY = timedelta(minutes=10)  # largest difference between two clocks
 # Commits of 31 exploratory runs of 2026-11-23 that were rewritten before they were merged: git has the runs, but
 # not these commits.
 REWRITTEN = frozenset({"b166e3c4a7ebc50e8d30994da6b6f08976c4186d"})
@@ -24,7 +23,8 @@ WITHOUT_HISTORY = "commits of runs, since this suite has no git history"
 
 
 def history_faults(records: Iterable[RunRecord]) -> tuple[list[str], set[str]]:
-    """Return what git contradicts in compact copies, and phrases about what could not be compared.
+    """Return contradictions between git and compact copies, and phrases about copies that could not
+    be compared.
 
     A run's commit must be in this suite's history, and an attempt must not have started before its
     commit was made.
@@ -97,7 +97,7 @@ def changed_copies(results: Path) -> list[str]:
     changes = _git("diff", "-z", "--name-status", "--no-renames", "HEAD", "--", str(COMMITTED / "reference")) or ""
     words = changes.split("\0")
     pairs = zip(words[::2], words[1::2], strict=False)
-    said = {"M": "it differs from the copy that is committed", "D": "it is committed, but was deleted here"}
+    said = {"M": "it differs from the copy that is committed", "D": "it is committed, but was deleted in this checkout"}
     return [f"{ROOT / name}: {said[kind]}; {RESTORE}" for kind, name in pairs if kind in said]
 
 
@@ -107,7 +107,7 @@ def _is_checkout() -> bool:
 
 
 def _git(*words: str) -> str | None:
-    """Return what git prints, or None if it fails or is not installed."""
+    """Return git's output, or None if git fails or is not installed."""
     command = ["git", "-C", str(ROOT), *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", check=True)

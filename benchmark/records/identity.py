@@ -1,4 +1,4 @@
-"""Identify what a run is computed from: the content of its data, and the sources of custom classes.
+"""Identify the inputs of a run: the content of its data, and the sources of custom classes.
 
 A record is valid only for these. Its manifest names them from the first round on. With different
 data or code, the run is trained in a separate folder: `seed=<n>` is the first one, and other hashes
@@ -93,7 +93,7 @@ def _initial_weights(model: str, data: str) -> Mapping[str, float]:
 
 
 def look_again() -> None:
-    """Forget what this process knows about files, because they may have changed."""
+    """Forget all that this process knows about files, because they may have changed."""
     content.look_again()
     _initial_weights.cache_clear()
 
@@ -119,7 +119,7 @@ def short_hash(experiment: Mapping[str, Any]) -> str:
 
 
 def changed_inputs(experiment: Mapping[str, Any], manifest: Mapping[str, Any], *, finished: bool) -> list[str]:
-    """Return phrases about data and code that differ from those that a record was computed from.
+    """Return phrases about data and code that differ from a record's data and code.
 
     A finished record on files of a known data set that the suite lists counts with any other listed
     files of it. An unfinished run only resumes with the same files.
@@ -170,8 +170,8 @@ def _imported_class(name: str) -> type | None:
 
 
 def seed_folder(cell_folder: Path, experiment: Mapping[str, Any]) -> Path:
-    """Return the run's folder for the current data and code: a finished one, else one that resumes,
-    else a new one.
+    """Return the run's folder for the current data and code: a finished one if possible, or one
+    that resumes, or a new one.
     """
     plain = cell_folder / f"seed={experiment['seed']}"
     equal = []
@@ -197,8 +197,8 @@ def apart_in_words(lines: Sequence[str], folder: Path) -> str:
 
 
 def manifest_of(folder: Path) -> Mapping[str, Any] | None:
-    """Return the manifest; None if no run has begun there; empty if it is damaged, which readers of
-    the record report.
+    """Return the manifest, or None if no run has begun there; an empty one if it is damaged, which
+    readers of the record report.
     """
     try:
         return read_manifest(folder) or None
@@ -289,7 +289,7 @@ def _file_of(module: str) -> Path | None:
         return script.resolve() if script.suffix == ".py" and script.is_file() else None
     try:
         spec = importlib.util.find_spec(module)
-    except Exception:  # a name in a module, or any error of a user's package, which is imported here
+    except Exception:  # a name in a module, or any error of a user's package, which this line imports
         return None
     path = Path(spec.origin) if spec is not None and spec.origin else None
     return path if path is not None and path.suffix == ".py" and path.is_file() else None

@@ -1,4 +1,4 @@
-"""Collect where a number comes from: commit, versions, hashes of data and partition, and hardware.
+"""Collect the provenance of a number: commit, versions, hashes of data and partition, and hardware.
 
 The module imports nothing that a broken installation could break, because `fssl doctor` also uses
 it.
@@ -22,12 +22,12 @@ if TYPE_CHECKING:  # code that only needs the commit loads no training code
     from benchmark.federated.environment import Environment
 
 PACKAGES = ("torch", "torchvision", "pytorch-lightning", "numpy", "scipy", "scikit-learn")
-CODE = ("benchmark", "sweeps", "reports")  # folders whose code can change a number or how it is shown
+CODE = ("benchmark", "sweeps", "reports")  # folders with code that can change a number or its presentation
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def manifest(environment: "Environment", engine: "Engine") -> dict[str, Any]:
-    """Return the information with which a reader judges whether two runs are comparable.
+    """Return the information that a reader needs to judge whether two runs are comparable.
 
     It contains no name of a person, host or path.
     """
@@ -51,7 +51,7 @@ def manifest(environment: "Environment", engine: "Engine") -> dict[str, Any]:
 def equal_bits_expected(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two runs of one experiment must agree bit by bit, according to their manifests.
 
-    They must have the same engine (with any number of workers), processor and packages. Older
+    They must have the same engine, processor and packages; the number of workers does not matter. Older
     manifests do not contain the model of the processor, and its name covers several models ("AMD
     EPYC"). They therefore promise nothing relative to a manifest that has the model.
     """
@@ -65,7 +65,7 @@ def equal_bits_expected(one: Mapping[str, Any], other: Mapping[str, Any]) -> boo
 
 @cache
 def commit() -> dict[str, Any]:
-    """Return the commit, and a hash of what was changed or added since; "unknown" outside a checkout."""
+    """Return the commit, and a hash of the changes and new files since; "unknown" outside a checkout."""
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(ROOT), *words]

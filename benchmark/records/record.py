@@ -34,7 +34,7 @@ MEASURES = "measures.json"  # the method's own measures of an unfinished run, as
 NO_METRICS = {"cell_key", "seed", "round"}  # keys of a line in ROUNDS that are not metrics
 FINISHED = ("done", "diverged")
 CPU = "a CPU"  # manifests do not name it
-CACHED_RUNS = 128  # number of runs whose rounds each process keeps in memory; about 0.3 MB per run at 100 rounds
+CACHED_RUNS = 128  # number of runs with rounds in the memory of each process; about 0.3 MB per run at 100 rounds
 
 Round = Mapping[str, Any]
 Records = Mapping[str, Mapping[int, "RunRecord"]]  # cell_key -> seed -> record
@@ -98,7 +98,7 @@ class RunRecord:
 
     @functools.cached_property
     def numerics(self) -> Mapping[str, int]:
-        """Return the numerics version of each part of the code with which the run was computed
+        """Return the numerics version of each part of the code that computed the run
         (`benchmark.numerics`).
         """
         return numerics_of(self.experiment, self.manifest, self._metrics)
@@ -162,15 +162,20 @@ def stale_records(records: Mapping[int, RunRecord]) -> Mapping[int, RunRecord]:
     return records.stale if isinstance(records, CellRecords) else {}
 
 
+def contain_runs(records: Records) -> bool:
+    """Return whether some cell has a run record, including finished records that do not count."""
+    return any(runs or stale_records(runs) for runs in records.values())
+
+
 def select_seeds(records: Mapping[int, RunRecord], is_selected: Callable[[int], bool]) -> CellRecords:
-    """Return the records of the selected seeds of a cell, including those that do not count."""
+    """Return the records of the selected seeds of a cell, including records that do not count."""
     chosen = {seed: run for seed, run in records.items() if is_selected(seed)}
     stale = {seed: run for seed, run in stale_records(records).items() if is_selected(seed)}
     return CellRecords(chosen, stale=stale)
 
 
 def measures_in(summary: Mapping[str, Any]) -> dict[str, dict[int, float]]:
-    """Return the values by name and round of what `OwnMeasures.summary` gives."""
+    """Return the values by name and round from a result of `OwnMeasures.summary`."""
     measures: dict[str, dict[int, float]] = {}
     for name, values in summary.get("values", {}).items():
         pairs = zip(summary["round"], values, strict=True)
@@ -179,12 +184,12 @@ def measures_in(summary: Mapping[str, Any]) -> dict[str, dict[int, float]]:
 
 
 def metrics_in(line: Round) -> dict[str, Any]:
-    """Return what a round measured, without its clocks."""
+    """Return the metrics that a round measured, without its clocks."""
     return {name: line[name] for name in sorted(line) if name not in NO_METRICS and not name.startswith("time/")}
 
 
 def measurements(evaluation: Evaluation) -> dict[str, int]:
-    """Return how often a run takes the measurements that cost time and change no other number."""
+    """Return how often a run makes the measurements that cost time and change no other number."""
     return {"every": evaluation.every, "gradient_diversity_every": evaluation.gradient_diversity_every}
 
 
@@ -295,7 +300,8 @@ def run_digest(folder: Path, result: Mapping[str, Any]) -> str:
 
 
 def digest_of(experiment: bytes, rounds: bytes, manifest: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """Hash (sha256, hex) what a finished run must not change: a later change of any part gives a different digest.
+    """Hash the parts of a finished run that must not change, as sha256 in hexadecimal: a later change of any part gives
+    a different digest.
 
     The parts are experiment.json and rounds.jsonl as they are in the folder, the manifest without the attempts, and the
     result without the digest.

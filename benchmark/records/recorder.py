@@ -45,8 +45,7 @@ from benchmark.records.state import RunState
 from benchmark.records.wandb_mirror import agents_run
 
 SECONDS_BETWEEN_SAVES = 2.0
-# Share of the run time that saving may use; if a save takes longer than a tenth of a second, saves are further
-# apart.
+# Share of the run time that saving may use; if a save needs more than a tenth of a second, saves are further apart.
 MOST_OF_A_RUN = 0.05
 ATTEMPT_ENTRIES = ("code", "packages", "hardware")  # of the manifest; they may change when a run resumes
 # Of the manifest; a run that resumes keeps these from its beginning.
@@ -65,17 +64,17 @@ class Recorder(pl.Callback):
     def __init__(
         self, lock: RunLock, experiment: Experiment, resumed: RunState | None = None, clock: Clock | None = None
     ) -> None:
-        """Create the recorder; `resumed` is the state from which the run resumes.
+        """Create the recorder; `resumed` is the state that the run resumes from.
 
         `clock` runs since the run began, so that the first round's CPU time includes the
         preparation of the data.
         """
         self.folder, self.experiment, self._lock = lock.folder, experiment, lock
         self._state, self._lines = resumed, list(resumed.lines) if resumed else []
-        self.exchange = CommunicationSummary(resumed.exchange if resumed else None)  # a callback of its own
-        self.measures = OwnMeasures(resumed.measures if resumed else None)  # a callback of its own
+        self.exchange = CommunicationSummary(resumed.exchange if resumed else None)  # a separate callback
+        self.measures = OwnMeasures(resumed.measures if resumed else None)  # a separate callback
         self._saved = self.rounds_done  # the last round that is on disk
-        self._next_save = 0.0  # what saving costs, or that it cannot be, shows after the first round
+        self._next_save = 0.0  # the cost of saving, or its failure, shows after the first round
         self._round_started = time.monotonic()
         self._clock: Clock = clock or CpuClock()
 
@@ -85,7 +84,9 @@ class Recorder(pl.Callback):
         return len(self._lines)
 
     def begin(self, manifest: Mapping[str, Any]) -> None:
-        """Write what is known before the first round, and remove what an earlier attempt left."""
+        """Write all that is known before the first round, and remove the files of an earlier
+        attempt.
+        """
         self._lock.check()
         remove_temporaries(self.folder)
         remove(self.folder, (FAILED,))
@@ -116,7 +117,7 @@ class Recorder(pl.Callback):
         self._write_progress()
 
     def _metrics(self) -> set[str]:
-        """Return the names of what the finished rounds measured."""
+        """Return the names of the metrics that the finished rounds measured."""
         return {name for line in self._lines for name in json.loads(line)}
 
     def on_train_batch_start(self, *args: object) -> None:
@@ -151,7 +152,7 @@ class Recorder(pl.Callback):
         return json.dumps(line, allow_nan=False) + "\n"
 
     def save_when_due(self) -> None:
-        """Save if enough time has passed, so that saving takes at most `MOST_OF_A_RUN` of the run time."""
+        """Save if enough time has passed, so that saving uses at most `MOST_OF_A_RUN` of the run time."""
         if time.monotonic() >= self._next_save:
             self.save()
 
@@ -180,8 +181,8 @@ class Recorder(pl.Callback):
     ) -> dict[str, Any]:
         """Write the weights, `rounds.jsonl` and `result.json`, and return the result.
 
-        If another process was faster, its rounds and its result stay and are returned. Remove the
-        files that only an unfinished run needs.
+        If a different process was faster, its rounds and its result stay and are returned. Remove
+        the files that only an unfinished run needs.
         """
         self._lock.check()
         for name, weights in (models or {}).items():

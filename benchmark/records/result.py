@@ -22,7 +22,7 @@ def result_of(
 ) -> dict[str, Any]:
     """Build the result without its digest.
 
-    `status` is "done", or "diverged" with the `error`. `exchange` says who sent what
+    `status` is "done", or "diverged" with the `error`. `exchange` is the communication summary
     (diagnostics/communication.py), and `measures` are the method's own
     (diagnostics/own_measures.py). `cpu_seconds_after` is the CPU time since the last round's line.
     """

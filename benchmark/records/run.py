@@ -38,7 +38,7 @@ from benchmark.records.state import RunState
 
 GOES_ON = "the same command resumes it"
 REFERENCE = EngineOptions()
-# Errors after which a run is not "failed": it has a result, was stopped, or is the business of another process or disk.
+# Errors after which a run is not "failed": it has a result, was stopped, or depends on another process or the disk.
 NOT_FAILURES = (Diverged, Stopped, stopping.Preempted, RunningElsewhere, CannotWrite)
 
 
@@ -57,14 +57,14 @@ def run(
     A finished run is not trained again, unless its data or the user's custom code have changed.
     Then it is trained in a separate folder (`identity`), with a line on standard error.
 
-    A run that resumes keeps the engine with which it began, except for the number of workers, which
-    changes no bit. `patience` is the number of seconds without a heartbeat after which a run is
-    taken over from a process that may still exist. `begun_under` returns entries of the manifest,
-    such as the claims that the run will judge; it is called when the run begins. `seat` is given
-    for a run that trains together with other runs of its cell, in a thread of its own.
+    A run that resumes keeps its first engine, except for the number of workers, which changes no
+    bit. `patience` is the number of seconds without a heartbeat after which a run is taken over
+    from a process that may still exist. `begun_under` returns entries of the manifest, such as the
+    claims that the run will judge; it is called when the run begins. `seat` is given for a run that
+    trains together with other runs of its cell, in a separate thread.
 
     Raise ConfigError and DataError before anything is written; CannotWrite; RunningElsewhere, also
-    if another process took the run over in the meantime; Diverged, after the record says so; and
+    if another process took the run over in the meantime; Diverged, after this is recorded; and
     Stopped for SIGTERM or Ctrl-C, with the last finished round saved.
     """
     # Imports a custom network, because unpickling in a worker only imports the method.
@@ -126,7 +126,7 @@ def _finished(folder: Path) -> dict[str, Any] | None:
 
 
 def _resumed(folder: Path, experiment: Experiment) -> RunState | None:
-    """Return the state from which to resume; None, with a warning, if there is no usable one."""
+    """Return the state to resume from, or None, with a warning, if there is no usable one."""
     measured = measurements(experiment.evaluation)
     try:
         saved = state.load(folder, run_name(experiment))

@@ -4,10 +4,10 @@
 
 The file is created with O_EXCL. Its modification time, which the owner updates, is the heartbeat.
 If the owner's process on this machine has ended, or if there was no heartbeat for `PATIENCE`
-seconds, another process takes the lock over by an atomic replacement. In the second case it first
-waits for a heartbeat, since a clock that jumps makes earlier heartbeats look old. The owner checks
-that the file has its own token before each save and before it publishes. If not, because the lock
-was taken over or the folder was removed or renamed, it ends with exit code 75.
+seconds, another process replaces the lock atomically. In the second case it first waits for a
+heartbeat, since a clock that jumps makes earlier heartbeats look old. The owner checks that the
+file still has its token before each save and before it publishes. If not, because the lock was
+taken over or the folder was removed or renamed, it ends with exit code 75.
 
 A run is normally done once. If a process that was presumed dead wakes up, two processes compute the
 same numbers, and one result remains: runs are deterministic, so that this wastes time but does no
@@ -47,7 +47,7 @@ class RunLockLost(RunningElsewhere):
 @dataclass(frozen=True)
 class RunLock:
     """The right to work on the run in `folder`. `after` is the reason why the previous owner lost
-    it (None: there was none).
+    it, or None without one.
     """
 
     folder: Path
@@ -67,7 +67,7 @@ class RunLock:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """Return the content of the lock's file; None without a file, {} if it is damaged or currently being written."""
+    """Return the content of the lock's file, {} if it is damaged or being written, and None without a file."""
     try:
         content: dict[str, Any] | None = read_json(folder / NAME)
         return content
@@ -86,7 +86,7 @@ def refuse_if_held(folder: Path, patience: float) -> None:
 
 
 def why_dead(folder: Path, patience: float = PATIENCE) -> str | None:
-    """Return why the owner of the lock counts as dead; None if it does not, or if there is no owner."""
+    """Return why the owner of the lock counts as dead, or None if it is alive or does not exist."""
     if (content := read(folder)) is None:
         return None
     if is_gone(content):
@@ -111,8 +111,8 @@ def is_gone(process: Mapping[str, Any]) -> bool:
 
 
 def _machine() -> str | None:
-    """Return a hash that processes share if they see each other's numbers; None if the system does
-    not tell (no /proc).
+    """Return a hash that processes share if they see each other's numbers; None on a system without
+    /proc.
     """
     try:
         boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
@@ -123,7 +123,7 @@ def _machine() -> str | None:
 
 
 def _started(pid: object) -> int | None:
-    """Return the process's start; None if it has ended, even if its parent has not waited for it yet."""
+    """Return the process's start, or None if it has ended, even if its parent has not waited for it yet."""
     fields = fields_of(pid)
     return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
@@ -146,7 +146,7 @@ def locked(folder: Path, *, patience: float = PATIENCE, beat: float = BEAT) -> I
     try:
         yield lock
     except Exception:
-        lock.check()  # after a takeover, any error can come from files that now belong to another process
+        lock.check()  # after a takeover, any error can be due to files that now belong to another process
         raise
     finally:
         ended.set()
@@ -207,7 +207,7 @@ def _beats(path: Path, patience: float) -> bool:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".now.", suffix=TEMPORARY) as file:
             os.utime(file.name)
             now = os.fstat(file.fileno()).st_mtime
-    except OSError:  # nothing can be written here, so that nothing can be taken over
+    except OSError:  # the folder is not writable, so that nothing can be taken over
         now = time.time()
     return abs(now - beat) < patience
 

@@ -132,7 +132,7 @@ def _faults(value: Any, wanted: Wanted, name: str) -> Iterator[str]:
     if isinstance(wanted, list) and isinstance(wanted[0], str) and all(map(KINDS[wanted[0]], value)):
         return  # checks columns of numbers, most of a copy, at once
     for field, inner, kind in _fields(value, wanted):
-        if not isinstance(kind, str) or not KINDS[kind](inner):  # a call for each number takes long
+        if not isinstance(kind, str) or not KINDS[kind](inner):  # a call for each number is slow
             yield from _faults(inner, kind, f"{name}.{field}" if name else f"{field}")
 
 

@@ -1,12 +1,12 @@
-"""Save and load `state.pt`, the one file from which an unfinished run resumes.
+"""Save and load `state.pt`, the one file that an unfinished run resumes from.
 
 The file is replaced as a whole. It contains the method's state at the server and at the clients,
 and the lines of all finished rounds. Every random stream has a name, so that nothing else is needed
 to resume bit by bit.
 
 It is in torch's own format, written tensor by tensor directly to the file. It is read with
-`weights_only` after its checksums are verified: a file from somebody else runs no code, and a
-damaged one changes no number.
+`weights_only` after its checksums are verified: a stranger's file runs no code, and a damaged one
+changes no number.
 """
 
 import zipfile
@@ -46,8 +46,8 @@ class RunState:
 def save(folder: Path, run_state: RunState, run: str, check: Callable[[], object] = lambda: None) -> None:
     """Replace `state.pt`. `run` names the cell and the seed; `check` is called just before the file is replaced.
 
-    Peak memory is that of the state, except for tensors that are part of a larger storage, which
-    are copied first. Raise CannotWrite, and what `check` raises; the previous file is then intact.
+    Peak memory is the size of the state, except for tensors that are part of a larger storage, which
+    are copied first. Raise CannotWrite and the errors of `check`; the previous file is then intact.
     """
     check_types(run_state.state)
     content = {
@@ -99,9 +99,9 @@ def _check_type(value: Any, where: str) -> None:
 
 
 def load(folder: Path, run: str) -> RunState | None:
-    """Return the state from which to resume, or None if there is none.
+    """Return the state to resume from, or None if there is none.
 
-    Raise DataError for a damaged one, and ConfigError for a state of another run or of a newer
+    Raise DataError for a damaged one, and ConfigError for a state of a different run or of a newer
     version.
     """
     path = folder / NAME

@@ -1,7 +1,7 @@
 """Mirror a run's history from its record to Weights & Biases (W&B).
 
 Recorded rounds that W&B lacks are sent first, so that a killed run, or an agent without a network,
-leaves no gap and repeats no round (W&B's step is the round). W&B never ends a run or changes a
+leaves no gap and repeats no round. W&B's step is the round. W&B never ends a run or changes a
 number: after its first failure, which is printed in one line, nothing more is sent. If an offline
 run is killed, data that W&B has not written may be lost; `fssl wandb-rebuild` rebuilds its runs
 from the records.
@@ -38,7 +38,7 @@ Mode = Literal["online", "offline"]
 
 def unreachable() -> str | None:
     """Return why runs cannot go online: no key, or no answer at WANDB_BASE_URL in
-    `SECONDS_TO_ANSWER`; None if they can.
+    `SECONDS_TO_ANSWER`. Return None if they can.
     """
     address = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
     host = address.hostname or ""
@@ -60,9 +60,9 @@ def _in_netrc(host: str) -> bool:
 
 
 def labels_of(experiment: Experiment, words: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the labels by which users find the run: {"group": the item or "grid", "name", "tags"}.
+    """Return the labels for finding the run: {"group": the item or "grid", "name", "tags"}.
 
-    `words` is what the user named the run by: {"cell": "ssfl/tab2:FedAvg/full"}, factors, or
+    `words` has the names that the user gave the run: {"cell": "ssfl/tab2:FedAvg/full"}, factors, or
     nothing.
     """
     item, _, label = str(words.get("cell", "")).partition(":")
@@ -78,10 +78,10 @@ def labels_of(experiment: Experiment, words: Mapping[str, Any]) -> dict[str, Any
 
 
 def mode_asked(word: str) -> Mode | None:
-    """Return the mode for --wandb `word`; None without a mirror. "auto" is online under a W&B
+    """Return the mode for --wandb `word`, or None without a mirror. "auto" is online under a W&B
     agent, and no mirror if not.
 
-    WANDB_MODE takes precedence over "auto" and "online". Raise ConfigError for an unknown word.
+    WANDB_MODE overrides "auto" and "online". Raise ConfigError for an unknown word.
     """
     if word not in ("auto", "online", "offline", "off"):
         raise ConfigError(f"--wandb has an unknown mode {word!r}; choose auto, online, offline or off")
@@ -96,8 +96,7 @@ def mode_asked(word: str) -> Mode | None:
 class WandbMirror(pl.Callback):
     """A callback that mirrors one run to W&B, each round after it is recorded.
 
-    Call `finish` after the run, whatever its outcome. `failed` says whether W&B has raised an
-    error.
+    Call `finish` after the run, whatever its outcome. `failed` is true if W&B has raised an error.
     """
 
     def __init__(
@@ -113,9 +112,9 @@ class WandbMirror(pl.Callback):
     ) -> None:
         """Create the mirror; `record` reads the current record of the run.
 
-        `words` is described in `labels_of`, `wandb_folder` is for W&B's own files, and
-        `folder_name` is the name of the run's folder. `agents_run` has the id, and possibly the
-        project, with which an agent's W&B already has the run (`made_by_agent`).
+        `words` is described in `labels_of`, `wandb_folder` is for W&B's own files, and `folder_name` is the name of the
+        run's folder. `agents_run` has the id, and possibly the project, of the run that an agent's W&B already has
+        (`made_by_agent`).
         """
         self._experiment, self._record, self._labels = experiment, record, labels_of(experiment, words)
         self._mode, self._wandb_folder = mode, wandb_folder
@@ -145,7 +144,7 @@ class WandbMirror(pl.Callback):
             self._try(lambda: self._run.mark_preempting())
 
     def finish(self, exit_code: int) -> None:
-        """Send what is missing, and end. With an exit code other than 0, W&B shows the run as failed."""
+        """Send the missing rounds, and end. With an exit code other than 0, W&B shows the run as failed."""
         if not self.started:
             self._try(self._start)
         self._try(self._send_recorded)
@@ -196,7 +195,7 @@ class WandbMirror(pl.Callback):
     def _send(self, lines: Iterable[Mapping[str, Any]]) -> None:
         for line in lines:
             if line["round"] >= self._next:
-                # W&B has clocks of its own.
+                # W&B adds its own clocks.
                 self._run.log({"round": line["round"], **metrics_in(line)}, step=line["round"])
                 self._next = line["round"] + 1
 
@@ -219,7 +218,7 @@ def mirrored(
 ) -> Iterator[list[pl.Callback]]:
     """Yield the callbacks that mirror the run in `folder` during training; none without a mode.
 
-    A run that another process has finished is mirrored from its record.
+    A run that a different process has finished is mirrored from its record.
     """
     if mode is None:
         yield []
@@ -230,20 +229,20 @@ def mirrored(
     try:
         yield [mirror]
     except FsslError as error:
-        if mirror.started:  # a run that did not start here has nothing to show
+        if mirror.started:  # a run that did not start in this folder has nothing to show
             mirror.finish(error.exit_code)
         raise
     mirror.finish(0)
 
 
 def made_by_agent(record: RunRecord) -> Mapping[str, str] | None:
-    """Return the W&B run of the last sweep agent that trained this run: {"id", "project"}; None without one."""
+    """Return the W&B run of the last sweep agent that trained this run, {"id", "project"}, or None without one."""
     attempts = record.manifest.get("attempts", [])
     return next((attempt["wandb"] for attempt in reversed(attempts) if "wandb" in attempt), None)
 
 
 def agents_run(environ: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the W&B run that a sweep's agent made for this process: {"id", "project"}; None without an agent.
+    """Return the W&B run that a sweep's agent made for this process, {"id", "project"}, or None without an agent.
 
     The entity is left out, because it may be a person's name.
     """

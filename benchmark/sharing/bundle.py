@@ -1,6 +1,6 @@
 """Write, read and check submissions: zip files with run records of some cells, the sender's custom code, and a card.
 
-The members are card.json, records/<cell_key>/seed=<n>.json.gz (compact copies) and source/<hash>/<module>.py.
+The members are card.json, records/<cell_key>/seed=<n>.json.gz with compact copies, and source/<hash>/<module>.py.
 
 A submission has exactly the bytes that `packed` computes from its members. No member is compressed, a link, encrypted
 or duplicated. It is read in memory and stays one file. Only `running` unpacks its source, for users who trust it.
@@ -40,7 +40,7 @@ MEMBER = re.compile(
 )
 CARD, AGAIN = "card.json", "ask its sender for a new one"
 TEXTS = ("title", "by", "note")
-OURS = "this suite"  # whose rows the board's first ones are; no sender has this name
+OURS = "this suite"  # the owner of the board's first rows; no sender has this name
 SCHEMA: Wanted = {**dict.fromkeys(TEXTS, "text"), "labels": {"*": "text"}, "trials??": "a whole number"}
 VERIFIED: Wanted = {"by": "text", "hardware": "text", "code": "text", "runs": ["text"]}
 NOTED: Wanted = {"retrained": ["text"], "believed": ["text"], "verified?": [VERIFIED]}
@@ -103,7 +103,7 @@ def write(
             files = files_of(name.partition(":")[0])
             if run.manifest.get("sources", {}).get(name) != hash_of(files):
                 raise DataError(
-                    f"{name}: the source with which these runs were trained was not found; "
+                    f"{name}: the source that trained these runs was not found; "
                     "run the command in its folder, or train them again"
                 )
             members |= {f"source/{hash_of(files)}/{path}": content for path, content in files.items()}
@@ -271,7 +271,8 @@ def imported(source: Mapping[str, bytes], classes: Collection[str]) -> Iterator[
 
 
 def noted(path: Path) -> dict[str, Any]:
-    """Read which records of an accepted submission were trained again, by whom, and what was accepted without a check.
+    """Read which records of an accepted submission were trained again, by whom, and which parts were accepted without a
+    check.
 
     Raise DataError if the note is damaged.
     """

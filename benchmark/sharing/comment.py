@@ -1,7 +1,9 @@
-"""Write text of strangers so that Markdown, terminals and readers take it for text. Needs nothing but Python itself.
+"""Write text of strangers so that Markdown, terminals and readers show it as plain text. Needs only Python's standard
+library.
 
 `python -I benchmark/sharing/comment.py FILE` prints a report that a process of a stranger may have written, as a block
-of code. FILE is the report, or a zip file that contains it under the name `comment.md`. Nothing is unpacked or run.
+of code. FILE is the report, or a zip file that contains it under the name `comment.md`. The file is neither unpacked
+nor run.
 """
 
 import io
@@ -23,7 +25,7 @@ def plain(text: str) -> str:
 
 
 def code(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Return the text as a code span of Markdown, in which no link, tag, mention or end of the span is possible."""
+    """Return the text as a code span of Markdown. No link, tag, mention or end of the span is possible in it."""
     words = plain(text).replace("`", "'") or "-"
     short = words if len(words) <= longest else words[: longest - 1] + CUT
     return f"`{short}`"

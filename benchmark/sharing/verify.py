@@ -39,7 +39,7 @@ FRACTIONS = (  # last parts of metric names
 def check_records(
     records: Sequence[RunRecord], *, trusted: bool = True, with_data: bool = True
 ) -> tuple[list[str], set[str]]:
-    """Return all faults of the records, and the data sets whose hashes could not be computed again.
+    """Return all faults of the records, and the data sets that could not be hashed again.
 
     If `trusted`, the code and the folders of images that records name may be used. If not, the checks that need them
     are left out.
@@ -164,7 +164,7 @@ def equal(left: Any, right: Any, tolerance: float) -> bool:
 def data_faults(records: Iterable[RunRecord]) -> tuple[list[str], set[str]]:
     """Compute the hashes of data and partitions and the class counts of participants again, and return differences.
 
-    Also return the data sets whose files are not on this machine.
+    Also return the data sets without files on this machine.
     """
     from benchmark.federated.environment import prepare
 
@@ -253,7 +253,7 @@ def retrain(record: RunRecord) -> Retrained:
     between processors. Data and partition must have the hashes in the manifest. Raise Stopped if the user interrupts.
     """
     from benchmark.federated.engines import EngineOptions
-    from benchmark.records.run import run  # trains, and takes seconds to load
+    from benchmark.records.run import run  # trains, and is slow to load
 
     if reason := why_not_here(record):
         return Retrained(skipped=reason)
@@ -295,7 +295,7 @@ def compared(record: RunRecord, again: RunRecord) -> Retrained:
 
 
 def retrain_each(chosen: Iterable[RunRecord], *, silent: bool) -> dict[Path, Retrained]:
-    """Apply `retrain` to each record. Unless `silent`, print each outcome immediately, because training takes time."""
+    """Apply `retrain` to each record. Unless `silent`, print each outcome immediately, because training is slow."""
     outcomes = {}
     for record in chosen:
         outcomes[record.path] = retrain(record)
@@ -350,7 +350,7 @@ def why_not_this_code(record: RunRecord) -> str | None:
 def _differences(old: RunRecord, new: RunRecord, tolerance: float) -> Iterator[str]:
     """Yield the differences between values that two records of one run both contain.
 
-    Data, rounds, and a committed copy's means and medians (of rounds that it does not contain) are compared. Times are
+    Data and rounds are compared, and the means and medians that a committed copy has of its missing rounds. Times are
     not compared, nor is gradient diversity if the old record has a different version of it.
     """
     left_out = ("time/",) if old.numerics["diversity"] == CURRENT["diversity"] else ("time/", "diversity/")

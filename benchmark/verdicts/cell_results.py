@@ -24,7 +24,7 @@ class CellResult:
     diverged: tuple[int, ...]  # seeds
     n_wanted: int
     collapsed: bool = False  # its median run ends below the supervised baseline: it is shown and left out of averages
-    selected_on_test: bool = False  # a value comes from the round that was best on the test set
+    selected_on_test: bool = False  # a value is from the round that was best on the test set
     runs: tuple[RunRecord, ...] = field(default=(), repr=False)  # all runs, ordered by seed
     stale: Mapping[int, float] = field(default_factory=dict)  # seed -> value, of finished runs that do not count
     stale_reason: str = ""  # why they do not count: "old code" or "different data"
@@ -50,8 +50,8 @@ class CellResult:
 
     @property
     def stale_summary(self) -> Summary | None:
-        """Return the summary of the runs that do not count, for a cell without any finished run that
-        does; None for any other cell.
+        """Return the summary of the runs that do not count, for a cell without any finished run that does, and None for
+        all other cells.
         """
         return summary(self.stale.values()) if self.stale and not self.n_finished else None
 
@@ -92,7 +92,7 @@ def cell_result(
 ) -> CellResult:
     """Return the values of the cell's finished runs, and the seeds of the runs that diverged.
 
-    A finished run whose value is not finite counts as diverged, because NaN must not enter a mean.
+    A finished run without a finite value counts as diverged, because NaN must not enter a mean.
     Finite values of runs that do not count are in `stale` only.
     """
     runs = records.get(cell.cell_key, {})
@@ -128,7 +128,7 @@ def cell_result(
 def counted(item: Item, records: Records) -> Records:
     """Return the records of the item's own seeds and of all confirmatory seeds.
 
-    A trial may have the same cell key with a seed of its own. It must not count, because it was
+    A trial may have the same cell key with a different seed. It must not count, because it was
     used to choose the setting.
     """
     selected: dict[str, CellRecords] = {}
@@ -140,7 +140,7 @@ def counted(item: Item, records: Records) -> Records:
 def seeds_awaited(runs: Mapping[int, RunRecord], pilots: int) -> list[int]:
     """Return the seeds of a cell that a table expects by default, including the finished ones.
 
-    There are as many as `pilots`, of whatever kind. If some are committed, no further ones are
+    There are `pilots` seeds, of whatever kind. If some are committed, no further ones are
     expected.
     """
     finished = [s for s, run in runs.items() if run.status in FINISHED and (s < pilots or s in CONFIRMING)]

@@ -4,8 +4,8 @@ A run has collapsed if it ends at least 5 points below its supervised baseline, 
 20 points below its own best, or if it diverged. A diverged run counts with the worst possible
 accuracy. The supervised baseline has the same data and labels, the same number of steps on them and
 the same seed. In a contrast with its own baseline, a cell is only compared with its own best,
-because an end below that baseline is what the contrast measures. A cell has collapsed if its median
-run ends below the baseline.
+because the contrast measures whether it ends below that baseline. A cell has collapsed if its
+median run ends below the baseline.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,9 @@ Ends: TypeAlias = Mapping[int, tuple[float, float]]  # seed -> accuracy at the e
 
 
 def collapsed_cells(item: Item, records: Records) -> frozenset[str]:
-    """Return the cells whose median run ends below the supervised baseline.
+    """Return the cells with a median run that ends below the supervised baseline.
 
-    If the baseline has not run, the comparison is with the server's accuracy before clients take
-    part.
+    If the baseline has not run, the comparison is with the server's accuracy before clients join.
     """
     labels = set()
     for cell in item.cells:
@@ -67,8 +66,8 @@ def uncollapsed(collapsed: Runs) -> dict[str, dict[int, float]]:
 
 
 def ends_and_bound(item: Item, records: Records, cell: Cell) -> dict[int, tuple[float, float]]:
-    """Return per seed the accuracy at the end of the run and of its baseline; 0 for a diverged run;
-    empty without a baseline.
+    """Return per seed the accuracy at the end of the run and of its baseline, with 0 for a diverged
+    run. Return nothing without a baseline.
     """
     bound = bound_of(cell, item.cells)
     if bound is None:
@@ -104,6 +103,6 @@ def _ends_and_start(item: Item, records: Records, cell: Cell) -> dict[int, tuple
 
 
 def _ends(item: Item, records: Records, cell: Cell) -> dict[int, float]:
-    """Return the accuracy at the end of each seed's run; 0 for a diverged run."""
+    """Return the accuracy at the end of each seed's run, with 0 for a diverged run."""
     result = cell_result(cell, records, item.seeds, ACCURACY, "end")
     return {**result.values, **dict.fromkeys(result.diverged, 0.0)}

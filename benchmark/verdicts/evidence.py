@@ -32,15 +32,15 @@ class Evidence:
     results: Mapping[str, CellResult] = field(default_factory=dict)  # by cell: the values that are judged
     collapsed: tuple[Runs, ...] = ()
     diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1"
-    below: tuple[str, ...] = ()  # cells whose median run ends below the supervised baseline
+    below: tuple[str, ...] = ()  # cells with a median run that ends below the supervised baseline
     caveats: tuple[str, ...] = ()  # phrases that a reader should see before the verdict
     gaps: Mapping[int, str] = field(default_factory=dict)  # confirmatory seed that can never count -> reason
-    # Seed that lacks runs -> the device on which they must be trained.
+    # Seed that lacks runs -> the device that must train them.
     devices: Mapping[int, str] = field(default_factory=dict)
     room: float | None = None  # see room.py
     lacks_room: str = ""  # a phrase if the room is less than four margins
     hash: str = ""
-    family: ClaimFamily = ClaimFamily()  # the family under which its runs began, or will begin
+    family: ClaimFamily = ClaimFamily()  # the family of its runs when they began or will begin
     first: int = CONFIRMING.start  # first seed of the block that judges it
     hundred: int = 1  # number of that seed block of the paper
 
@@ -50,7 +50,7 @@ class Evidence:
 
     @property
     def confirming(self) -> tuple[int, ...]:
-        """Return the family's seeds up to the first gap, so that the order in which runs end cannot
+        """Return the family's seeds up to the first gap, so that the order of finishing cannot
         choose the judged seeds.
         """
         seeds = set(self._seeds)
@@ -222,7 +222,7 @@ def _without_value(
 
 
 def _reached_nowhere(item: Item, claim: Claim, values: Mapping[str, Mapping[int, float]]) -> dict[int, str]:
-    """Return the seeds at which no cell of a contrast with unequal weights reaches the accuracy.
+    """Return the seeds without a cell that reaches the accuracy, for contrasts with unequal weights.
 
     At such a seed, it is only known that each cell needs more rounds than its run has. With weights
     1 and -1, the difference is 0. With .75 and -1, it would be -.25 (R + 1) for any cells, and so

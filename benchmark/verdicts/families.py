@@ -1,11 +1,11 @@
 """Find the family of claims that share an error rate, and the seeds that judge each claim.
 
-Seeds 0 to 99 are exploratory (shown, never judged), seeds 100 to 999 are confirmatory, and seeds
-from 1000 are for tuning. A family contains the claims of one paper at one profile, each distinct
-contrast once. The first confirmatory run closes the family: the manifest of every confirmatory run
-contains the hashes of the claims that existed when it began. Runs are deterministic, so that the
-result of a seed is known once it has run. A claim that is made or reworded later is therefore
-judged by the next seed block of 100 seeds.
+Seeds 0 to 99 are exploratory: they are shown and never judged. Seeds 100 to 999 are confirmatory,
+and seeds from 1000 are for tuning. A family contains the claims of one paper at one profile, each
+distinct contrast once. The first confirmatory run closes the family: the manifest of every
+confirmatory run contains the hashes of the claims that existed when it began. Runs are
+deterministic, so that the result of a seed is known once it has run. A claim that is made or
+reworded later is therefore judged by the next seed block of 100 seeds.
 
 Example: a paper has claims A and B when its first confirmatory run begins, with seed 100. Its
 family {A, B} is closed and judged by seeds 100 to 199. Claim C is added later. Seeds 100 to 131 may
@@ -79,7 +79,7 @@ def declared_by(items: Sequence[Item]) -> Declared:
 
 @cache
 def families_at(paper: str, profile: str) -> Mapping[tuple[str, int], Declared]:
-    """Return a paper's families at a profile, by name and first seed, from the items whose runs have that profile."""
+    """Return a paper's families at a profile, by name and first seed, from the items with runs of that profile."""
     items: dict[tuple[str, int], list[Item]] = defaultdict(list)
     for name, build in (*ITEMS.items(), *VARIANTS.items()):
         if name.partition("/")[0] == paper and profile_of(profile, profiles(name)) == profile:
@@ -100,7 +100,7 @@ def note_own(items: Iterable[Item], results: Path) -> None:
             before = Path(noted_own(place)["path"]).resolve() if place.is_file() else file
             if before != file and before.is_file():
                 raise ConfigError(
-                    f"{item.typed} has the same name as {before}, which already has results here; rename one of them"
+                    f"{item.typed} has the same name as {before}, which already has results; rename one of them"
                 )
             noted = {
                 "name": item.family,
@@ -133,7 +133,7 @@ def own_files(results: Path) -> list[Path]:
 
 
 def family_items(item: Item) -> Declared:
-    """Return the family of the item's claims; an item that is not in the catalogue forms its own family."""
+    """Return the family of the item's claims; an item that is not in the catalogue forms a separate family."""
     if item.name not in ITEMS and item.name not in VARIANTS:
         return declared_by([item])
     return families_at(item.name.partition("/")[0], item.profile)[item.family, item.confirms_from]
@@ -156,23 +156,23 @@ def _contrast(item: Item, claim: Claim) -> object:
     return item.contrasts_of(claim), claim.form, claim.endpoint, claim.metric, claim.replaces
 
 
-# Where each claim is judged, and by which seeds.
+# The family and the seeds of each claim.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """The seeds and the family by which one claim of an item is judged."""
+    """The seeds and the family that judge one claim of an item."""
 
     claim: Claim
     hash: str  # if several items have its contrast, the hash of the claim that is judged
     judged_in: str  # "ssfl/tab2: Grouping wins", which judges the same contrast; empty if this claim is judged itself
-    family: ClaimFamily  # the family under which its runs began, or will begin
+    family: ClaimFamily  # the family of its runs when they began or will begin
     first: int  # first seed of the block that judges it
     hundred: int  # number of that block, from 1
 
 
 def assignments(item: Item, records: Records) -> list[Assignment]:
-    """Return for each claim, in the item's order, where it is judged, by which seeds and with which other claims."""
+    """Return for each claim, in the item's order, its family, its seeds and the other claims of that family."""
     begun = _families_begun(item, records)
     assigned = []
     for claim in item.claims:
@@ -193,8 +193,8 @@ def assignments(item: Item, records: Records) -> list[Assignment]:
 
 
 def _families_begun(item: Item, records: Records) -> dict[int, ClaimFamily]:
-    """Return the paper's families that have confirmatory runs, by first seed; the records take
-    precedence over `closed`.
+    """Return the paper's families that have confirmatory runs, by first seed; the records override
+    `closed`.
     """
     families: dict[int, ClaimFamily] = {}
     for cell in item.cells:
@@ -205,7 +205,7 @@ def _families_begun(item: Item, records: Records) -> dict[int, ClaimFamily]:
     return {**item.closed, **families}
 
 
-# The claims under which a run begins.
+# The claims that exist when a run begins.
 
 
 def begun_under(experiment: Experiment, results: Path) -> dict[str, Any]:
@@ -234,14 +234,14 @@ def families_of(cell_key: str, profile: str, seed: int) -> set[str]:
 
 
 def _families_judged_by(cell_key: str, profile: str, seed: int) -> list[Declared]:
-    """Return the families that contain the cell and whose claims this seed can judge; none for a custom setting."""
+    """Return the families that contain the cell and have claims that this seed can judge; none for a custom setting."""
     papers = dict.fromkeys(name.partition("/")[0] for name in ITEMS) if profile in PROFILES else ()
     families = [entry for paper in papers for entry in families_at(paper, profile).items()]
     return [of for (_, first), of in families if seed >= first and of.owners and cell_key in of.keys]
 
 
 def families_in(manifest: Mapping[str, Any]) -> dict[str, ClaimFamily]:
-    """Return the families under which a run began, by name; none for runs that are not confirmatory."""
+    """Return the families of a run at its start, by name; none for runs that are not confirmatory."""
     return {
         name: ClaimFamily(main=tuple(family["main"]), others=tuple(family["others"]))
         for name, family in manifest.get("claims", {}).items()

@@ -17,9 +17,9 @@ verdict shows the number of collapsed runs. Only claims about collapse test it, 
 verdict in it, at any look. It is .05 on a paper's first seed block and .05 / 2^k on block k for k
 >= 2, so that all later blocks together have at most .025. Half of it is for the few primary claims
 in a fixed order: each one has the whole half once all claims before it are rejected ("holds" or
-"contradicted"). All other claims of the paper share the other half equally. (If a family has only
-one of these two kinds of claims, that kind has the whole error.) The shares of an item's claims
-stay within the item: if a claim is rejected, its share goes to the item's other claims (Holm). "No
+"contradicted"). All other claims of the paper share the other half equally. If a family has only
+one of these two kinds of claims, that kind has the whole error. The shares of an item's claims stay
+within the item: if a claim is rejected, its share goes to the item's other claims (Holm). "No
 effect of interest" does not reject the hypothesis of no difference, so that its share is not passed
 on. No verdict therefore depends on the runs of a different item.
 
@@ -63,7 +63,7 @@ class Estimate:
 
     value: float
     n: int
-    interval: Interval | None = None  # None: not judged, or too few seeds for the claim's error
+    interval: Interval | None = None  # None if it is not judged, or has too few seeds for the claim's error
     is_range: bool = False  # whether the interval ends at the smallest and the largest difference
 
 
@@ -74,8 +74,8 @@ class Judged:
     claim: Claim
     verdict: Verdict
     reason: str
-    # Over the seeds of the last look; before the first look, over all confirmatory or else exploratory seeds. It is
-    # None if no seed has all cells of the claim.
+    # Over the seeds of the last look. Before the first look, over all confirmatory seeds, or over exploratory seeds if
+    # there are none. None if no seed has all cells of the claim.
     seen: Estimate | None = None
     over_all: Estimate | None = None  # over all confirmatory seeds, if there are more than at the look
     pilots: Estimate | None = None  # over exploratory seeds, shown next to confirmatory ones; never judged
@@ -86,14 +86,14 @@ class Judged:
     collapsed: Mapping[str, int] = field(default_factory=dict)  # cell -> how many of its n runs collapsed
     runs_fall: bool = False  # whether the sign test had to agree because many runs of a cell collapsed
     waits_for: str = ""  # an open primary claim before it, which must be decided first
-    could_decide: int = 0  # seeds of the next look that can decide; 0: it is decided, or no look can decide
+    could_decide: int = 0  # seeds of the next look that can decide, or 0 if it is decided or no look can decide
     evidence: Evidence | None = field(default=None, repr=False)  # seed by seed
     # "ssfl/tab2: Grouping wins", which judges the same contrast; empty if this claim is judged itself.
     judged_in: str = ""
     gaps: Mapping[int, str] = field(default_factory=dict)  # confirmatory seeds that can never count -> reason
     caveats: tuple[str, ...] = ()  # phrases that findings and pages show next to the verdict
     signs: Signs | None = None  # the exact sign test of the differences in `seen`
-    room: float | None = None  # room of the cells, in the metric's unit (room.py); None if it is no accuracy
+    room: float | None = None  # room of the cells, in the metric's unit (room.py), or None if it is no accuracy
     no_room: bool = False  # whether the room is less than four margins
     detectable: Detectable | None = None  # of an open claim
 
@@ -163,9 +163,7 @@ def family_error(hundred: int) -> float:
 
 
 def decide(claims: Sequence[Evidence], family: ClaimFamily, hundred: int = 1) -> list[tuple[Reading, float]]:
-    """Return, for each of an item's claims in a family, the result of its looks and the error at
-    which it was judged.
-    """
+    """Return, for each of an item's claims in a family, the result of its looks and its error."""
     error = family_error(hundred)
     half = error / 2 if family.main and family.others else error
     main = {claim.hash: claim for claim in claims if claim.hash in family.main}
@@ -251,7 +249,7 @@ def _reading(seen: Evidence, contrast: int, seeds: Sequence[int], whole: float, 
 
 
 def runs_fall(seen: Evidence, contrast: int, seeds: Sequence[int]) -> bool:
-    """Return whether so many of a cell's runs collapsed that signed ranks alone do not decide."""
+    """Return whether too many of a cell's runs collapsed for signed ranks to decide."""
     return max(seen.collapsed_at(seeds, contrast).values(), default=0) > RUNS_FALL * len(seeds)
 
 
@@ -259,10 +257,10 @@ def _together(readings: Sequence[Reading], passed: Collection[int], look: int) -
     """Combine the results of the contrasts. `passed` lists the contrasts that were above zero at
     this look or before.
 
-    If several contrasts decide, one that contradicts takes precedence over one without an effect of
-    interest, and among equals the smallest difference is shown. The order of the contrasts in the
-    file is therefore irrelevant. A claim of several contrasts is false if one of them is, even if
-    the others are not.
+    If several contrasts decide, one that contradicts precedes one without an effect of interest,
+    and among equals the smallest difference is shown. The order of the contrasts in the file is
+    therefore irrelevant. A claim of several contrasts is false if one of them is, even if the
+    others are not.
     """
     against = [contrast for contrast, reading in enumerate(readings) if reading.verdict == "contradicted"]
     deciding = against or [contrast for contrast, reading in enumerate(readings) if reading.verdict != "undecided"]
@@ -312,8 +310,8 @@ def _alike(within: Interval, least: float, margin: str, n: int, below: Sequence[
 
 
 def _sign_reading(signs: Signs, whole: float, share: float) -> Reading:
-    """Return the result of the sign test over the seeds at which one side of the contrast collapsed
-    and the other did not.
+    """Return the result of the sign test over the seeds with a collapse on one side of the contrast
+    only.
     """
     why = f"{signs.better} seeds for and {signs.worse} against, sign test p = {signs.p:.2g}"
     if signs.worse > signs.better and signs.p <= share:
@@ -400,7 +398,7 @@ def _judged(seen: Evidence, decision: Reading, error: float) -> Judged:
 
 
 def without_room(verdict: Verdict, claim: Claim) -> Verdict:
-    """Return the verdict on a claim whose cells leave less than four margins of room.
+    """Return the verdict on a claim that has less than four margins of room.
 
     An improvement that was not found has "no room", because "no effect of interest" would blame the
     method for the setting. Effects that were found despite the setting stay, both "holds" and
@@ -419,7 +417,8 @@ def _diverged_in_words(seen: Evidence) -> str:
 
 
 def _open(judged: Judged, seen: Evidence) -> Judged:
-    """Add what further seeds can find out about an open claim; nothing if no look can decide it.
+    """Add the next look that can decide an open claim, and the smallest difference that the claim
+    can detect; nothing if no look can decide it.
 
     The smallest detectable difference needs three seeds, including exploratory ones. If there are
     several contrasts, the largest spread is used.
@@ -433,7 +432,8 @@ def _open(judged: Judged, seen: Evidence) -> Judged:
 
 
 def next_look(judged: Judged, reachable: int) -> int:
-    """Return the number of seeds of the smallest look that can decide an open claim; 0 if none can.
+    """Return the number of seeds of the smallest look that can decide an open claim, or 0 without
+    such a look.
 
     `reachable` is the largest number of seeds that can be judged (`Evidence.reachable`, or
     `reachable_on` a kind of device).

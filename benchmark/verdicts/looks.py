@@ -1,11 +1,10 @@
 """Compute when a claim is judged, and how much of its error each interim analysis ("look") may spend.
 
-A claim is judged when its family has 9, 16, 24 and 32 confirmatory seeds, and at no other number.
-Testing after every new seed until a claim is decided is wrong much more often than its level says
-(18 to 24 % instead of 5 %, simulated). Alpha spending solves this: up to the look with n seeds,
-error x ln(1 + (e - 1) n / 32) may have been spent (Lan and DeMets 1983, the spending function that
-resembles Pocock's). The level of each look follows from the joint distribution of the looks, which
-is the distribution of a Brownian motion at the times n / 32.
+A claim is judged when its family has 9, 16, 24 and 32 confirmatory seeds, and at no other number. Testing after every
+new seed until a claim is decided is wrong much more often than its level: 18 to 24 % instead of 5 % in simulations.
+Alpha spending solves this: up to the look with n seeds, error x ln(1 + (e - 1) n / 32) may have been spent (Lan and
+DeMets 1983, the spending function that resembles Pocock's). The level of each look follows from the joint distribution
+of the looks, which is the distribution of a Brownian motion at the times n / 32.
 
 Example: a claim with an error of .05 has spent .0197, .0310, .0414 and .05 after the four looks.
 The two-sided levels of its tests are .0197, .0170, .0183 and .0188, which add up to more than .05
@@ -21,7 +20,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import nctdtrinc, ndtr, stdtrit  # scipy.stats and scipy.optimize take half a second to load
+from scipy.special import nctdtrinc, ndtr, stdtrit  # scipy.stats and scipy.optimize need half a second to load
 
 from benchmark.verdicts.rule import EQUIVALENCE, LOOKS
 
@@ -64,7 +63,7 @@ def _bound(start: Values, density: Values, sigma: float, to_spend: float) -> flo
 
 
 def smallest_look(error: float, looks_had: int = 0, *, alike: bool = False, reachable: int = LOOKS[-1]) -> int:
-    """Return the number of seeds of the next look that can decide a claim; 0 if no further look can.
+    """Return the number of seeds of the next look that can decide a claim, or 0 if no further look can.
 
     A look can decide if n differences of one sign, with a p-value of 2 / 2^n, reach its level.
     `looks_had` is the number of past looks. `alike` is set for a claim of equivalence, which needs
@@ -82,18 +81,18 @@ class Detectable:
     """
 
     value: float  # in the metric's unit
-    seeds: int  # seeds at the largest look that can be reached, for which it is computed
+    seeds: int  # it is computed for the seeds of the largest look that can be reached
     spread: float  # standard deviation of the differences
-    n: int  # number of seeds with which the spread was estimated
+    n: int  # number of seeds for the estimate of the spread
 
 
 def detectable(spread: float, n: int, error: float, reachable: int) -> Detectable:
     """Return the smallest difference that a claim's test detects with a power of 80 %.
 
     It is computed for the largest look that can be reached, as a single test at that look's level:
-    the power of the t test (noncentral t), with the relative efficiency 3 / pi of signed ranks
-    under normal differences. `spread` is the standard deviation of n differences. For "comparable",
-    the result is the necessary distance of the difference from the margin.
+    the power of the t test by the noncentral t distribution, with the relative efficiency 3 / pi of
+    signed ranks under normal differences. `spread` is the standard deviation of n differences. For
+    "comparable", the result is the necessary distance of the difference from the margin.
     """
     look = max(seeds for seeds in LOOKS if seeds <= reachable)
     level = errors(error)[LOOKS.index(look)]

@@ -1,6 +1,6 @@
 """Compute the value of a run for a claim: a metric at an endpoint, as a pure function of the record.
 
-A metric was either written by the run or is computed in this module from what it wrote. The
+A metric was either written by the run or is computed in this module from its record. The
 endpoints are:
 
 last       the value under the run's selection rule, usually after the last round (the papers' own endpoint)
@@ -45,7 +45,7 @@ def is_derived(metric: str) -> bool:
 
 
 def rounds_to(record: RunRecord, target: float) -> float | None:
-    """Return the first round, after clients join, with at least the target accuracy; None if it is never reached."""
+    """Return the first round, after clients join, with at least the target accuracy, or None if it is never reached."""
     start = rounds_without_clients(record)
     lines = (line for line in record.rounds if line["round"] >= start)
     return next((float(line["round"]) for line in lines if line.get(ACCURACY, -math.inf) >= target), None)
@@ -58,7 +58,7 @@ def rounds_without_clients(record: RunRecord) -> int:
 def divergences(record: RunRecord) -> tuple[float, float] | None:
     """Compute the divergence of the pseudo-labels and of the true labels from equal shares, in nats.
 
-    Both are means over the evaluated rounds of the last eighth (a committed copy has no others).
+    Both are means over the evaluated rounds of the last eighth, because a committed copy has no others.
     Return None if no such round measured both.
     """
     needed = {"test/accuracy", "pseudo/kl_uniform", "pseudo/kl_true"}
@@ -79,8 +79,7 @@ def _of_divergences(value: Callable[[float, float], float | None]) -> Callable[[
 def labelled_weight(record: RunRecord) -> float | None:
     """Return the weight of labelled clients in the global model (RSCFed, section 4.2).
 
-    It is a mean over the rounds in which other clients took part, and 1 for methods that train only
-    on labels.
+    It is a mean over the rounds with other clients, and 1 for methods that train only on labels.
     """
     alone = record.experiment.get("method", {}).get("kind") == "supervised_fl"
     return 1.0 if alone else record.summary("aggregation/labelled_share").get("mean")
@@ -99,8 +98,8 @@ def millions(record: RunRecord) -> float | None:
 def cpu_seconds_per_round(record: RunRecord) -> float | None:
     """Return the CPU seconds of a round: the local work of its participants, with aggregation and evaluations.
 
-    FedSwitch's section 3.3 compares the time of methods by what they send, and not by what they
-    compute. Return None if the run recorded no time.
+    FedSwitch's section 3.3 compares the time of methods by their communication, and not by their computation. Return
+    None if the run recorded no time.
     """
     seconds, rounds = record.result.get("cpu_seconds"), record.result.get("rounds")
     return seconds / rounds if seconds is not None and rounds else None
@@ -118,7 +117,7 @@ def names(exchange: Mapping[str, Any], way: str) -> set[str]:
 
 
 def is_private(exchange: Mapping[str, Any]) -> bool:
-    """Return whether clients only send updates of what they received, and no update goes to another
+    """Return whether clients only send updates of received values, and no update goes to another
     client (section 3.1).
     """
     received = names(exchange, "received")
@@ -137,9 +136,7 @@ def is_smoothed(exchange: Mapping[str, Any]) -> bool:
 
 
 def _property(holds: Callable[[Mapping[str, Any]], bool]) -> Callable[[RunRecord], float | None]:
-    """Return a metric that is 1 if the property is true and 0 if not; None if the run has no
-    communication summary.
-    """
+    """Return a metric that is 1 if the property is true and 0 if not, or None without a communication summary."""
     return lambda record: float(holds(record.result["exchange"])) if record.result.get("exchange") else None
 
 
@@ -206,7 +203,7 @@ def gain_at_end(record: RunRecord, metric: str) -> float | None:
 
 
 def speed(record: RunRecord, metric: str) -> float | None:
-    """Return the area under the log-odds (trapezoids between evaluations), divided by the rounds
+    """Return the area of the trapezoids under the log-odds, divided by the rounds
     that it spans, as a fraction.
 
     Return None with fewer than two evaluations after clients join.
@@ -237,7 +234,7 @@ def never_reached(rounds: int) -> float:
 
 
 def before_clients(record: RunRecord, metric: str) -> float | None:
-    """Return the last evaluation before clients take part; None if they take part from the start."""
+    """Return the last evaluation before clients join, or None if they join at the start."""
     values = _between(record, metric, 0, rounds_without_clients(record))
     return values[-1] if values else None
 

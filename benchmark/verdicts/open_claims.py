@@ -11,7 +11,7 @@ from benchmark.verdicts.judge import Judged, judge, next_look
 
 
 def decided_cells(item: Item, records: Records) -> set[str]:
-    """Return the keys of the cells on which a claim of the item is decided by runs."""
+    """Return the keys of the cells with runs that decide a claim of the item."""
     labels = {
         label for judged in judge(item, counted(item, records)) if judged.is_decided for label in judged.claim.labels
     }
@@ -19,7 +19,7 @@ def decided_cells(item: Item, records: Records) -> set[str]:
 
 
 def could_decide(items: Iterable[Item], records: Records, device: str = "") -> dict[int, int]:
-    """Return `looks_of` for the items' claims, without items whose cells still wait for trials.
+    """Return `looks_of` for the items' claims, without items that still wait for trials.
 
     `device` is the kind of device that trains, such as "a CPU" or "NVIDIA H200"; if it is empty,
     any device that a seed needs is available.
@@ -29,7 +29,7 @@ def could_decide(items: Iterable[Item], records: Records, device: str = "") -> d
 
 
 def looks_of(claims: Iterable[Judged], device: str = "") -> dict[int, int]:
-    """Return, per number of seeds, the open claims for which this is the smallest interim analysis that can decide.
+    """Return, per number of seeds, the open claims that this interim analysis is the first to be able to decide.
 
     Claims are left out if they are decided, judged in a different item, counted, or past their last
     interim analysis, or if their next one includes a seed that can never count. With a kind of

@@ -2,7 +2,7 @@
 clients or cohort size.
 
 A claim names these contrasts (`Claim.elsewhere`). They are shown as estimates next to the verdict.
-Only a registered claim on confirmatory seeds has a verdict, here as everywhere.
+As everywhere, only a registered claim on confirmatory seeds has a verdict.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -42,7 +42,7 @@ class Other:
     estimate: float  # Hodges-Lehmann, in the metric's unit, over the seeds that all of its cells have
     n: int
     confirmatory: bool  # whether the seeds are confirmatory; if not, they are exploratory
-    verdict: Verdict | None  # of that item's claim on this contrast; None if no claim is judged there
+    verdict: Verdict | None  # of that item's claim on this contrast, or None if no claim is judged there
 
 
 def others_of(judged: Judged, places: Mapping[str, Place]) -> list[Other]:
@@ -83,8 +83,8 @@ def _other(place: Place, cells: Mapping[str, float], claim: Claim) -> list[Other
 
 
 def numbers(item: Item, labels: Collection[str], name: str) -> tuple[int, ...]:
-    """Return the numbers of clients ("K") or cohort sizes ("C") of these cells, without cells in
-    which no client trains.
+    """Return the numbers of clients ("K") or cohort sizes ("C") of these cells, without cells that
+    train no client.
     """
     experiments = [cell.experiment for cell in item.cells if cell.label in labels]
     federations = [e.federation for e in experiments if not isinstance(e.method, ServerOnly | Central)]
@@ -92,7 +92,7 @@ def numbers(item: Item, labels: Collection[str], name: str) -> tuple[int, ...]:
 
 
 def at_largest_K(judged: Judged, item: Item, others: Sequence[Other]) -> str:
-    """Return what is known at more clients than in the judged claim, as a phrase; empty if nothing ran there.
+    """Return the results at more clients than in the judged claim, as a phrase; empty if nothing ran there.
 
     "contradicted at K = 10; not judged at K = 470, where runs show +30.0 points (n = 3,
     exploratory)".

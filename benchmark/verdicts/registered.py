@@ -44,8 +44,8 @@ def troubles_of_registration(records: Iterable[RunRecord]) -> list[str]:
 
 
 def troubles_of_claims(records: Iterable[RunRecord]) -> list[str]:
-    """Return problems of confirmatory runs whose list of claims is missing or differs from the rest
-    of their seed block.
+    """Return problems of confirmatory runs with a list of claims that is missing or differs from
+    the rest of their seed block.
     """
     troubles = []
     families: dict[tuple[str, int], tuple[ClaimFamily, Path]] = {}
@@ -95,7 +95,7 @@ def _faults(record: RunRecord) -> Iterator[str]:
 
 
 def _without_seeds(records: Sequence[RunRecord]) -> Iterator[str]:
-    """Yield cells whose compact copies lack a seed of a block, because leaving runs out could change the verdict."""
+    """Yield cells with compact copies that lack a seed of a block, because omissions could change the verdict."""
     seeds: dict[tuple[str, int], set[int]] = defaultdict(set)
     for record in records:
         if record.is_copy:
@@ -106,7 +106,7 @@ def _without_seeds(records: Sequence[RunRecord]) -> Iterator[str]:
 
 
 def _without_claims(records: Sequence[RunRecord]) -> Iterator[str]:
-    """Yield runs whose list lacks claims that already existed when the first run of their block began.
+    """Yield runs with a list that lacks claims that already existed when the first run of their block began.
 
     If this suite has committed runs of the block, their list decides which claims are required; if
     not, the dates of the claims do.

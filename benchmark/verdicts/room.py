@@ -1,4 +1,4 @@
-"""Compute the room of a claim: how much its cells could still improve in the setting in which it is judged.
+"""Compute the room of a claim: how much its cells could still improve in the judged setting.
 
 If every method is near the ceiling, the setting cannot show an improvement, and "no effect of
 interest" would blame the method for it. Such a claim has "no room". The ceiling is the best median

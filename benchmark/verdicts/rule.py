@@ -19,12 +19,12 @@ Raise the version with every change that can move a verdict, whether in a consta
 
 7  2026-11-27: runs that begin under this version are judged if, within a seed, the cells of a contrast were computed on
    one type of processor with one minor version of torch and, over its seeds, by one engine on one kind of device with
-   one numerics version (uniform.py). A second copy of a run, computed on another kind of device, may replace the first.
-   A seed at which no cell of a contrast with unequal weights reaches the accuracy has no difference. If several
-   contrasts decide, one that contradicts takes precedence over one without an effect of interest, and then the
-   smallest difference; before, it was the first contrast in the file. An improvement without an effect of interest, or
-   undecided, has "no room" if its cells leave less than four margins of room (room.py). Made after confirmatory runs;
-   five verdicts of SSFL's Table 2 became "no room", no other moved.
+   one numerics version (uniform.py). A second copy of a run, computed on a different kind of device, may replace the
+   first. A seed has no difference if no cell of a contrast with unequal weights reaches the accuracy. If several
+   contrasts decide, one that contradicts precedes one without an effect of interest, and then the smallest difference;
+   before, it was the first contrast in the file. An improvement without an effect of interest, or undecided, has "no
+   room" if its cells leave less than four margins of room (room.py). Made after confirmatory runs; five verdicts of
+   SSFL's Table 2 became "no room", no other moved.
 
 Manifests contain the version since version 4. A hash of the constants reveals a change without a
 new version.
@@ -43,12 +43,12 @@ EQUIVALENCE = 20  # smallest number of seeds for a verdict of equivalence
 FAMILY_ERROR = 0.05  # error rate of a family on a paper's first seed block
 RUNS_FALL = 0.1  # share of a cell's runs that collapsed, above which the sign test has to agree
 BELOW_BOUND = 0.05  # a run has collapsed if its accuracy ends this far below its supervised baseline
-FALL = 0.2  # a run has collapsed if its accuracy ends this far below its own best
+FALL = 0.2  # a run has collapsed if its accuracy ends this far below its best
 WORST = 0.0  # accuracy that a diverged run counts with
 TENTH = 0.1  # the end of a run, as a share of its rounds
 STILL_RISING = 0.003  # a run that gains this accuracy (.3 points) in its last tenth has not converged
-ROOM = 4  # in margins: a claim whose cells leave less room has "no room"
-# Accuracies are clipped to this distance from 0 and 1, since few test images cannot tell closer log-odds apart.
+ROOM = 4  # in margins: a claim with less room has "no room"
+# Accuracies are clipped to this distance from 0 and 1, since few test images cannot distinguish closer log-odds.
 SURE = 1e-3
 
 

@@ -85,8 +85,8 @@ def cumulative(n: int) -> NDArray[np.float64]:
 
 
 def interval(differences: Sequence[float], error: float) -> Interval | None:
-    """Return the two-sided interval of the signed-rank test at level 1 - error; None if there are
-    too few differences.
+    """Return the two-sided interval of the signed-rank test at level 1 - error, or None for too few
+    differences.
 
     It lies above zero exactly if the test rejects at that error. Differences of zero count against
     a rejection.

@@ -1,4 +1,4 @@
-"""Estimate how often a verdict would come out the same on a different machine.
+"""Estimate how often a verdict would be the same on a different machine.
 
 The same run ends differently on a different type of processor: the order of sums changes the last
 bits, and training amplifies the change. results/benchmarks/spread.toml has pairs of runs that were
@@ -7,16 +7,16 @@ one machine has half of its variance.
 
 The pairs were measured at accuracies p of .89 to .93. Near the ceiling, runs differ less, and so
 the spread is assumed to be constant in log-odds and multiplied by p (1 - p) of the cell: at .97
-this gives .16 points, and .17 points were measured there on newer code. At lower accuracies, where
-nothing was measured, the spread in points is that of the pairs.
+this gives .16 points, and .17 points were measured there on newer code. At lower accuracies nothing
+was measured, and the spread in points is the spread of the pairs.
 
 To repeat a judgement, the machine's part of each seed's difference is drawn again, and the rest is
 kept. Let s be the machine's share of the variance over seeds, and m the mean. A difference d
 becomes m + (1 - s) (d - m) plus a normal draw with variance s (2 - s) times the variance over
 seeds: this is the distribution on a different machine, given d. If noise were only added, the
 machine's part would count twice, and every verdict would look less reliable than it is. At s = 1,
-all differences are drawn anew. For a different endpoint or metric (speed, rounds, diversity), whose
-spread was not measured, s is computed from the accuracy at the end of the same runs.
+all differences are drawn anew. For a different endpoint or metric without a measured spread, such
+as speed, rounds or diversity, s is computed from the accuracy at the end of the same runs.
 
 Example: the differences of a contrast vary with a standard deviation of 0.6 points over seeds, and
 each of its two cells has a machine spread of 0.39 points per pair. The machine's variance is
@@ -72,7 +72,7 @@ def spread_at(accuracy: float, per_run: float | None = None) -> float:
 
 
 def comes_out_again(judged: Judged, per_run: float | None = None, repetitions: int = REPETITIONS) -> float | None:
-    """Return the share of repetitions in which a claim keeps its verdict, at the claim's error.
+    """Return the share of repetitions with the same verdict, at the claim's error.
 
     `per_run` is the spread as a fraction of accuracy; by default, the measured one. Collapsed runs
     stay collapsed. Return None for an open claim and for a claim that is not judged by runs.

@@ -3,8 +3,8 @@
 Runs of one seed share data, partition and initial weights in every cell. Differences are therefore
 taken per seed, so that the noise that all cells of a seed share cancels. Cells usually have three
 to five seeds, which is too few for a bootstrap, and so intervals are Student's t (mean +- t_{n-1}
-std / sqrt(n), std with n - 1 in the denominator). All values are in the metric's own unit
-(fractions for accuracies).
+std / sqrt(n), std with n - 1 in the denominator). All values are in the metric's unit, which is a
+fraction for accuracies.
 """
 
 import functools
@@ -16,10 +16,10 @@ import numpy as np
 from scipy.special import stdtrit
 
 LEVEL = 0.95
-# With fewer seeds a t interval says little: at three seeds, its half width is 2.5 standard deviations.
+# With fewer seeds a t interval is too wide: at three seeds, its half width is 2.5 standard deviations.
 INTERVAL_SEEDS = 5
 NO_SPREAD = 1e-12  # a standard deviation below this, relative to the mean, is only rounding
-FRACTIONS = (  # metrics whose differences are percentage points
+FRACTIONS = (  # metrics with differences in percentage points
     *("test/accuracy", "test/auroc", "test/precision", "test/recall"),
     *("test/unknown_auroc", "test/unknown_fpr95"),
     *("pseudo/kept", "pseudo/accuracy", "pseudo/class_balance", "pseudo/unknown"),

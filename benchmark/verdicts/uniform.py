@@ -1,9 +1,8 @@
-"""Decide which confirmatory seeds of a claim count, from the way in which the runs of their cells were computed.
+"""Decide which confirmatory seeds of a claim count, from how the runs of their cells were computed.
 
-A device, an engine or a version of the code can favour one cell of a contrast. The cells of a
-contrast are therefore computed in the same way at every judged seed, and the judged seeds end
-before the first violation. The requirements depend on the version of the rule under which the runs
-began:
+A device, an engine or a version of the code can favour one cell of a contrast. The cells of a contrast are therefore
+computed in the same way at every judged seed, and the judged seeds end before the first violation. The requirements
+depend on the version of the rule when the runs began:
 
 before 7   within a seed: one engine and one kind of device. Other differences are only reported as caveats.
 since 7    also within a seed: one type of processor and one minor version of torch; and over the seeds of a contrast:
@@ -40,7 +39,7 @@ class Origin:
     torch: str = ""  # "2.15"
     numerics: tuple[tuple[str, int], ...] = ()  # part and version
     noted: tuple[tuple[str, int], ...] = ()  # versions in the manifest, including parts that could not change this run
-    rule: int = 0  # version under which the run began; 0: before versions were noted
+    rule: int = 0  # version when the run began, or 0 before versions were noted
     norm: str = ""  # of the network
 
     @property
@@ -183,7 +182,7 @@ def _alike(candidates: Mapping[str, Sequence[RunRecord]], chain: Chain, metric: 
 
 
 def _mend(given: Mapping[str, RunRecord]) -> str:
-    """Return a phrase about the copy that would let a seed count whose cells have several kinds of device."""
+    """Return a phrase about the copy that would let a seed with several kinds of device count."""
     devices = {label: origin_of(run, "").device for label, run in given.items()}
     if len(set(devices.values())) < 2:
         return ""

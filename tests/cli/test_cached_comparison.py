@@ -37,7 +37,7 @@ FedSwitch = { from = "arena/digits:FedSwitch/untuned" }
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
-    """The runs that commands train, in an empty folder with a method of the user's."""
+    """Return the runs that commands train, in an empty folder with a user's method."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path}")

@@ -300,7 +300,7 @@ def test_a_bad_sweep_file_is_refused_before_anything_is_asked_or_written(words, 
 
 @pytest.fixture
 def nothing_here(tmp_path, monkeypatch):
-    """No data folder, an empty cache, no results, and a download that fails the test."""
+    """Provide no data folder, an empty cache, no results, and a download that fails the test."""
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("FSSL_DATA", "")  # which `--data-root` sets
     monkeypatch.setattr("benchmark.data.datasets.download", lambda *_: pytest.fail("a download"))

@@ -42,7 +42,7 @@ def test_a_torch_that_does_not_know_the_processor_s_units(printed, monkeypatch, 
 
 
 def hidden_by(package: str, source: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """`fssl doctor` in a process of its own, where another package of this name comes first."""
+    """Run `fssl doctor` in a separate process in which a different package of this name comes first."""
     (folder / package).mkdir()
     (folder / package / "__init__.py").write_text(source)
     command = [sys.executable, "-m", "benchmark.cli.main", "doctor", "--results", str(folder / "results")]
@@ -79,7 +79,7 @@ class Driver:
 
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
-    """A machine on which one of the three places says what the driver can run, and no GPU that torch can use."""
+    """Simulate a machine with the driver's version in one of the three places, and no GPU that torch can use."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(doctor, "NVIDIA", tmp_path / "version")
     monkeypatch.setattr(doctor, "LIBRARY", "libno-such-driver.so")

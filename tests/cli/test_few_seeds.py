@@ -21,13 +21,13 @@ form     = "improves"
 
 
 def toy_item(profile):
-    """Two cells and a claim, which has the whole error of its family."""
+    """Make two cells and a claim, which has the whole error of its family."""
     return replace(small_item(profile), name="ssfl/toy")
 
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
-    """The seeds of the runs that a command would train, in place of their training; no pages are built."""
+    """Collect the seeds of the runs that a command would train, instead of training them; build no pages."""
     runs: list[int] = []
     for module in (paper_items, report):
         monkeypatch.setattr(module, "ITEMS", {"ssfl/toy": toy_item})

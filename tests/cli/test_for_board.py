@@ -55,7 +55,7 @@ EVIL = "**bold** `code` </pre><script>x</script> @octocat #1 https://evil.exampl
 
 @pytest.fixture(scope="module")
 def sent(tmp_path_factory):
-    """A submission of two seeds of the tiny experiment, and of the same by a method of the sender's."""
+    """Make a submission of two seeds of the tiny experiment, and of the same with a method of the sender."""
     place = tmp_path_factory.mktemp("sender")
     (place / "sent_method.py").write_text(METHOD)
     with pytest.MonkeyPatch.context() as patch:
@@ -249,7 +249,7 @@ def test_texts_of_a_submission_are_code_in_the_report(verify, sent):
 
 
 def texts_of(markdown):
-    """The text outside of code, and the kinds of all inline parts."""
+    """Return the text outside of code, and the kinds of all inline parts."""
     texts, kinds = [], set()
     for token in MarkdownIt("gfm-like", {"linkify": False}).parse(markdown):
         for child in token.children or ():

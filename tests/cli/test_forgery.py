@@ -26,7 +26,7 @@ Copies = dict[int, dict[str, Any]]  # by seed
 
 @pytest.fixture(scope="module")
 def honest() -> Copies:
-    """The committed copies of the cell's first seed block, as JSON."""
+    """Return the committed copies of the cell's first seed block, as JSON."""
     paths = (ROOT / "results" / "reference" / CELL).glob("seed=1[0-9][0-9].json.gz")
     copies = [json.loads(gzip.decompress(path.read_bytes())) for path in paths]
     assert len(copies) > 8
@@ -34,7 +34,7 @@ def honest() -> Copies:
 
 
 def records_of(copies: Copies) -> list[RunRecord]:
-    """The records of these copies, each with a digest that fits."""
+    """Return the records of these copies, each with a digest that fits."""
     signed = ({**content, "digest": copy_digest(content)} for content in copies.values())
     return [
         copy_of(gzip.compress(json.dumps(content).encode()), Path(CELL, f"seed={content['seed']}.json.gz"))
@@ -43,7 +43,7 @@ def records_of(copies: Copies) -> list[RunRecord]:
 
 
 def found(copies: Copies) -> list[str]:
-    """What the checks that train nothing say; hashes of data and partitions are checked in test_verify.py."""
+    """Return the results of the checks without training; test_verify.py checks hashes of data and partitions."""
     records = records_of(copies)
     return [*check_records(records, with_data=False)[0], *further_troubles(records)[0]]
 
@@ -64,7 +64,7 @@ def of_one(*keys: str | int, to: Any) -> Callable[[Copies], None]:
 
 
 def counted(name: str, factor: float) -> Callable[[Copies], None]:
-    """A count times a factor, in the rounds and in their sum."""
+    """Multiply a count by a factor, in the rounds and in their sum."""
 
     def edit(copies: Copies) -> None:
         column = "local_steps" if name == "local_steps" else f"comm/{name}"
@@ -77,7 +77,7 @@ def counted(name: str, factor: float) -> Callable[[Copies], None]:
 
 
 def raised(amount: float, share: float, seeds: int = 99) -> Callable[[Copies], None]:
-    """Accuracies of the last share of all rounds, in as many seeds, with everything that sums them up."""
+    """Raise the accuracies of the last share of all rounds in this number of seeds, with all their sums."""
 
     def edit(copies: Copies) -> None:
         for content in list(copies.values())[:seeds]:
@@ -94,7 +94,7 @@ def raised(amount: float, share: float, seeds: int = 99) -> Callable[[Copies], N
 
 
 def exchanged(copies: Copies) -> None:
-    """The curves of two seeds, with their results."""
+    """Exchange the curves of two seeds, with their results."""
     for part in ("counts", "evaluated", "summaries"):
         copies[103][part], copies[104][part] = copies[104][part], copies[103][part]
     one, other = copies[103]["result"], copies[104]["result"]
@@ -248,7 +248,7 @@ def test_runs_are_drawn_among_those_that_can_be_trained_and_the_others_are_named
 
 
 def elsewhere(record: RunRecord, shift: float) -> RunRecord:
-    """The record as another type of processor makes it, with another final accuracy and other losses."""
+    """Return the record as a different type of processor makes it, with a different final accuracy and other losses."""
     content = json.loads(gzip.decompress(copied(record)))
     content["manifest"]["hardware"]["processor"] = "Another"
     content["result"]["last"]["test/accuracy"] = round(record.result["last"]["test/accuracy"] + shift, 4)

@@ -34,7 +34,7 @@ from tests.sweeps.here import in_this_process
 
 
 def small_item(profile: str) -> Item:
-    """Two cells of the tiny experiment, in place of Table 2."""
+    """Make two cells of the tiny experiment, in place of Table 2."""
     tiny = replace(tiny_experiment(), profile=profile)
     other = replace(tiny, optimizer=replace(tiny.optimizer, lr=0.01))
     printed, contrast = {"test/accuracy": Printed(value=80.0)}, {"Grouping": 1, "FedAvg": -1}
@@ -59,7 +59,7 @@ WORDS = ["reproduce", "ssfl/tab2", "--profile", "demo"]
 
 
 def results_of(folder: Path) -> dict[Path, int]:
-    """The results of the runs in a folder, and when each was written."""
+    """Return the results of the runs in a folder, and when each was written."""
     return {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/*/result.json")}
 
 
@@ -176,6 +176,33 @@ def test_a_run_of_ones_own_method_whose_file_is_gone_is_left_out_with_what_is_mi
     assert with_own(tmp_path, [], read, troubles) == []
     (line,) = troubles
     assert "--method gone_method:Mine" in line
+
+
+def test_a_table_whose_records_all_are_of_old_code_is_shown(places, tmp_path, fssl, monkeypatch):
+    """Report the old values and the reason after a user has changed her code, on every page and in every file.
+
+    The cells of a custom table and of no table are shown in the same way.
+    """
+    cells = small_item("demo").cells
+    for cell in cells:
+        run(cell.experiment, tmp_path)
+    reason = "code: my_method.py was changed"
+    monkeypatch.setattr(collect, "changed_inputs", lambda *_, **__: [reason])
+    code, out, err = fssl("report", "ssfl/tab2", *places, "--out", str(tmp_path / "out"))
+    assert code == 0, err
+    assert "old code: " in (tmp_path / "out" / "ssfl-tab2-demo-table.md").read_text()
+    code, _, err = fssl("report", *places)
+    assert code == 0, err
+    text = (tmp_path / "site" / "ssfl" / "tab2" / "demo" / "index.html").read_text()
+    assert "old code: " in text
+    assert any(reason in page.read_text() for page in tmp_path.glob("site/**/*.html"))
+    monkeypatch.setattr("reports.own_items.own_items", lambda *_: [replace(small_item("demo"), name="mine/table")])
+    shown = {item.name for item, _ in with_own(tmp_path, [], read_records, [])}
+    assert shown == {"mine/table"}
+    monkeypatch.setattr("reports.own_items.own_items", lambda *_: [])
+    ((other_runs, _),) = with_own(tmp_path, [], read_records, [])
+    keys = {cell.cell_key for cell in cells}
+    assert {cell.cell_key for cell in other_runs.cells} == keys
 
 
 def test_a_stopped_command_shows_what_there_is_and_the_same_command_goes_on(places, tmp_path, capfd, monkeypatch):

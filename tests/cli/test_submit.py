@@ -52,7 +52,7 @@ def forget():
 
 @pytest.fixture(scope="module")
 def sent(tmp_path_factory):
-    """A bundle of two seeds of the tiny experiment, and of the same by a method of one's own."""
+    """Make a submission of two seeds of the tiny experiment, and of the same with a custom method."""
     place = tmp_path_factory.mktemp("sender")
     (place / "strangers_method.py").write_text(METHOD)
     with pytest.MonkeyPatch.context() as patch:
@@ -73,7 +73,7 @@ def sent(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path, monkeypatch):
-    """Who verifies is elsewhere, and sees when the sender's code runs."""
+    """Place the person who verifies in a different folder, and notice when the sender's code runs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("CANARY", str(tmp_path / "canary"))
@@ -106,7 +106,9 @@ NO_HASH = "0" * 16
 
 
 def member(start, change=lambda content: None, name="{}"):
-    """Change the first member whose name begins so, or leave it out if nothing is left; `name`: under a new name."""
+    """Change the first member with this beginning of its name, or leave it out if nothing is left; `name`: under a new
+    name.
+    """
 
     def edit(content):
         members = members_of(content)

@@ -44,7 +44,7 @@ COMMANDS = {
 
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of one record, with a stranger's file beside it."""
+    """Make a folder with one record, and a stranger's file next to it."""
     (tmp_path / "stranger.py").write_text(STRANGER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

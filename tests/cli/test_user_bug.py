@@ -46,7 +46,7 @@ FIELDS = [
 
 @pytest.fixture
 def buggy(tmp_path, monkeypatch):
-    """A module with a bug in the working folder, as `buggy:Buggy`."""
+    """Write a module with a bug into the working folder, as `buggy:Buggy`."""
     (tmp_path / "buggy.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

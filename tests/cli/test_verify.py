@@ -26,7 +26,7 @@ from tests.conftest import ROOT, record_of, tiny_experiment
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory) -> Path:
-    """Two seeds of a run of three rounds, and their committed copies."""
+    """Make two seeds of a run of three rounds, and their committed copies."""
     results = tmp_path_factory.mktemp("sound")
     for seed in (0, 1):
         run(tiny_experiment().with_seed(seed), results)
@@ -36,7 +36,7 @@ def sound(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def results(sound, tmp_path) -> Path:
-    """A copy to put a fault into."""
+    """Copy the sound records, so that a fault can be put into them."""
     return shutil.copytree(sound, tmp_path / "results")
 
 
@@ -152,7 +152,7 @@ def copy_of(results: Path, seed: int = 0) -> Path:
 
 
 def within(*keys: str | int, to: Any) -> Callable[[Path], None]:
-    """An edit of a copy, with a digest of its own that fits."""
+    """Edit a copy, and give it a digest that fits."""
 
     def act(path: Path) -> None:
         content = json.loads(gzip.decompress(path.read_bytes()))

@@ -1,4 +1,4 @@
-"""Where the packed real data lies, a cache of its own for every test that loads a set, and folders of images."""
+"""Provide the place of the packed real data, a separate cache for every test that loads a set, and image folders."""
 
 import os
 from pathlib import Path
@@ -17,21 +17,21 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    """Every test has a cache of its own and no data folder but the one it names."""
+    """Give every test a separate cache and no data folder but the one that it names."""
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("FSSL_DATA", raising=False)
 
 
 @pytest.fixture
 def of_any_size(monkeypatch):
-    """Sets of a few images are taken under a known name."""
+    """Accept sets of a few images under a known name."""
     monkeypatch.setattr(datasets, "check_counts", lambda data: None)
 
 
 def save_images(
     folder: Path, count: int, mode: str = "RGB", size: tuple[int, int] = (6, 5), red: int = 0, green: int = 0
 ) -> None:
-    """Images that differ by ten in red, or in gray, from `red` on."""
+    """Save images that differ by ten in red, or in grey, from `red` on."""
     folder.mkdir(parents=True)
     for index in range(count):
         colour = 10 * index + red if mode == "L" else (10 * index + red, 20 + green, 30)

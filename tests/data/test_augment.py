@@ -24,14 +24,14 @@ POLICIES = [RandAugment(), RandAugment(pool="semifl", levels=(10, 10), cutout=0.
 
 
 def noise(count: int, channels: int, size: int, seed: int = 0) -> Tensor:
-    """Random uint8 images (N, C, size, size)."""
+    """Return random uint8 images (N, C, size, size)."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (count, channels, size, size), dtype=torch.uint8, generator=generator)
 
 
 def views_of(images_NCHW: Tensor, augmentation: Augmentation, seed: int = 1, mean: float = 0.0, std: float = 1 / 255,
              names: tuple[str, ...] = ("plain", "weak", "strong")) -> dict[str, Tensor]:  # fmt: skip
-    """Views with mean 0 and std 1/255: their values are the pixels' own."""
+    """Return views with mean 0 and std 1/255: their values are the values of the pixels."""
     channels = images_NCHW.shape[1]
     generator = torch.Generator().manual_seed(seed)
     return make_views(images_NCHW, names, augmentation, (mean,) * channels, (std,) * channels, generator)
@@ -109,7 +109,7 @@ def test_rows_do_not_depend_on_neighbours_chunks_or_other_views(
 
 
 def with_pillow(images_NCHW: Tensor, function: Callable[[Image.Image], Image.Image]) -> Tensor:
-    """Pillow's function of one image after another."""
+    """Apply Pillow's function to each image."""
     arrays = images_NCHW.permute(0, 2, 3, 1).squeeze(3).numpy()
     done = np.stack([np.asarray(function(Image.fromarray(array))) for array in arrays])
     return torch.from_numpy(done).reshape(images_NCHW.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)

@@ -31,7 +31,7 @@ LEFT_DARK = np.array([[0, 0, 200, 200]] * 2, dtype=np.uint8)  # what a person se
 
 @pytest.fixture
 def pets(tmp_path) -> Path:
-    """cat and dog with two gray images each, all of them different; the first one is 4 x 2 pixels."""
+    """Make folders cat and dog with two grey images each, all of them different; the first one is 4 x 2 pixels."""
     for label, name in enumerate(("cat", "dog")):
         save_images(tmp_path / "pets" / name, 2, "L", SIZE, red=50 * label)
     return tmp_path / "pets"
@@ -46,7 +46,7 @@ def all_images(data: DataSet) -> list[np.ndarray]:
 
 
 def seen(folder: Path, image: Image.Image, name: str = "new.png", **options: Any) -> Any:
-    """The image as it is learned, channels last, or without channels where it is gray."""
+    """Return the image in the form that is learned: channels last, or without channels if it is grey."""
     shutil.rmtree(folder / "owl", ignore_errors=True)
     (folder / "owl").mkdir()
     image.save(folder / "owl" / name, **options)
@@ -66,7 +66,7 @@ def turned(orientation: int) -> Image.Exif:
 
 
 def sixteen_bits(mode: str) -> Image.Image:
-    """257 * v is v of 255."""
+    """Return an image with 257 * v in place of each v of 255."""
     order = ">u2" if mode.endswith("B") else "<u2"
     return Image.frombytes(mode, SIZE, (LEFT_DARK.astype(np.uint32) * 257).astype(order).tobytes())
 

@@ -16,7 +16,7 @@ LABELS_N = np.tile(np.arange(5), 60)
 
 
 def hand_made(*clients: list[int], d: int = 3) -> tuple[Split, np.ndarray]:
-    """A split whose clients hold as many images of each class as listed, and its labels."""
+    """Make a split with the listed number of images of each class at each client, and its labels."""
     labels_N = np.concatenate([np.repeat(np.arange(d), counts) for counts in clients])
     ends = np.cumsum([sum(counts) for counts in clients])
     arrays = tuple(np.arange(end - sum(counts), end) for counts, end in zip(clients, ends, strict=True))

@@ -24,7 +24,7 @@ TOY = "stl10"  # a name for made-up sets: no packed file of this name is known b
 
 
 def save(folder: Path, split: str, **changed: Any) -> Path:
-    """A packed gray file of six 4x4 images in two classes, but for the arrays given (None: left out)."""
+    """Save a packed grey file of six 4x4 images in two classes, except for the given arrays; None leaves one out."""
     folder.mkdir(parents=True, exist_ok=True)
     images_NHW = np.arange(96, dtype=np.uint8).reshape(6, 4, 4)
     labels_N = np.arange(6, dtype=np.uint8) % 2

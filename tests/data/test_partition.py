@@ -21,7 +21,7 @@ CLASS_SIZES = st.lists(st.integers(20, 400), min_size=2, max_size=12).map(np.arr
 
 
 def drawn(rule: str, n_d: np.ndarray, K: int, alpha: float, seed: int) -> np.ndarray:
-    """(K, d) the first draw, whatever a client's least number of images."""
+    """Return the first (K, d) draw, whatever a client's smallest number of images."""
     return RULES[rule](n_d, K, alpha, partial(numpy_stream, seed, "partition", "dirichlet", "redraw", 0))
 
 

@@ -26,7 +26,9 @@ NAMES = {"ssfl": [*ssfl(0, 1, 8, 8)], "semifl": [*semifl(0, 1, 8, 8)]}
 
 @cache
 def pictures(shape: tuple[int, int, int]) -> Tensor:
-    """Six uint8 images: a photograph at two scales, noise, few values in a narrow range, constant, nearly constant."""
+    """Return six uint8 images: a photograph at two scales, noise, few values in a narrow range, constant, nearly
+    constant.
+    """
     channels, height, width = shape
     photograph = Image.fromarray(load_sample_image("china.jpg")).convert("L" if channels == 1 else "RGB")
     rng = np.random.default_rng(0)
@@ -41,7 +43,7 @@ def pictures(shape: tuple[int, int, int]) -> Tensor:
 
 
 def run_pool(pool: str, name: str, level: int, sign: int, images_NCHW: Tensor) -> Tensor:
-    """Our operation on every image at one level and sign."""
+    """Apply our operation to every image at one level and sign."""
     policy = RandAugment(pool=pool, num_ops=1, probability=1.0, levels=(level, level), cutout=0.0)  # type: ignore[arg-type]
     drawn = (NAMES[pool].index(name) + 0.5) / len(NAMES[pool])
     draws_ND = torch.tensor([[drawn, 0, 0.25 if sign > 0 else 0.75, 0, 0, 0]]).repeat(len(images_NCHW), 1)
@@ -49,8 +51,9 @@ def run_pool(pool: str, name: str, level: int, sign: int, images_NCHW: Tensor) -
 
 
 def pillow_operation(pool: str, name: str, v: int, sign: int) -> Callable[[Image.Image], Image.Image]:
-    """The released operation at level v of 10: SSFL's dataset/randaugment.py:154-169, SemiFL's datasets/randaugment.py,
-    where the sign is drawn."""
+    """Apply the released operation at level v of 10: SSFL's dataset/randaugment.py:154-169, and SemiFL's
+    datasets/randaugment.py, which draws the sign.
+    """
     released = pool == "ssfl"
     factor = v * 0.9 / 10 + 0.05 if released else v * 1.8 / 10 + 0.1
     angle = sign * (int(v * 30 / 10) if released else v * 30 / 10)
@@ -128,7 +131,7 @@ def test_drawn_operations_are_uniform_and_per_image() -> None:
 
 
 def released_cutout(width: int, height: int, v: int, u_x: float, u_y: float) -> np.ndarray:
-    """CutoutAbs (dataset/randaugment.py:47-67) with given uniform draws, on a white image."""
+    """Apply CutoutAbs (dataset/randaugment.py:47-67) with given uniform draws to a white image."""
     x0, y0 = int(max(0, u_x * width - v / 2.0)), int(max(0, u_y * height - v / 2.0))
     x1, y1 = int(min(width, x0 + v)), int(min(height, y0 + v))
     image = Image.new("L", (width, height), 255)

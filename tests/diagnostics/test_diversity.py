@@ -80,7 +80,7 @@ class Noted(GradientDiversity):
 
 
 def run_with(experiment, every=0, images=600):
-    """On so many images, all if 0: gradients are taken over each one."""
+    """Run with this number of images, or all if it is 0; gradients are computed over each one."""
     experiment = replace(experiment, data=replace(experiment.data, images=images))
     module, noted = module_of(experiment), Noted(every)
     watch = Watch(module)
@@ -105,7 +105,7 @@ def test_gradients_are_taken_in_every_second_round_and_no_number_moved(tiny):
 
 
 def diversity_of(vectors):
-    """{"l2/squared": ...} of vectors over named entries."""
+    """Return {"l2/squared": ...} of vectors over named entries."""
     return quotients(torch.stack([flat(vector) for vector in vectors]).tolist())
 
 
@@ -114,7 +114,9 @@ def measured(metrics, kind):
 
 
 def gradients_of(module, jobs, round_number, update=None, **receives):
-    """Of the jobs' own losses, or of another update's on the same batches; of clients that kept nothing."""
+    """Compute the gradients of the jobs' losses, or of a different update's on the same batches, for clients without a
+    client state.
+    """
     jobs = [replace(job, update=update or job.update, receives={**job.receives, **receives}) for job in jobs]
     return [found["student"] for found in module.engine.gradients(list(on_all_images(jobs)), round_number, {})]
 

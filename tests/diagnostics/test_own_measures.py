@@ -68,7 +68,7 @@ class Undefined(ServerLast):
 
 @pytest.fixture(autouse=True)
 def my_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The README's method, with its measures in a subclass."""
+    """Define the README's method, with its measures in a subclass."""
     plain = METHOD.replace("from dataclasses", "import torch\nfrom dataclasses", 1)
     measured = f"class Measured(ServerLast):\n{textwrap.indent(MEASURES, '    ')}"
     (tmp_path / "my_measures.py").write_text(f"{plain}\n\n{measured}\n{OTHERS}")
@@ -92,7 +92,7 @@ def folder_of(experiment: Experiment, results: Path) -> Path:
 
 
 def ended(folder: Path) -> dict[str, float]:
-    """What was last measured."""
+    """Return the last measurements."""
     return {name: values[max(values)] for name, values in record_of(folder).measures.items()}
 
 

@@ -1,4 +1,5 @@
-"""An accelerator that is none: tensors of the device "meta" that have values, and a list of what a real one waits for.
+"""Simulate an accelerator: tensors of the device "meta" that have values, and a list of operations that a real one
+would wait for.
 
 The code under test takes the path that it takes on a GPU: it asks for the tensors' device, and moves them. Every
 operation passes `Accelerator`, which computes it on the host, and refuses tensors of both devices in one operation as
@@ -99,7 +100,7 @@ class Accelerator(TorchDispatchMode):
         super().__exit__(*error)
 
     def _stepped(self, module: LocalModule, batches: Iterable[LocalBatch]) -> Iterator[LocalBatch]:
-        """A local step is what happens between two batches."""
+        """Yield the batches; a local step is everything between two batches."""
         update = module.update
         self.training = True
         for batch in batches:
@@ -111,7 +112,7 @@ class Accelerator(TorchDispatchMode):
 
     @contextlib.contextmanager
     def step(self, kind: str) -> Iterator[None]:
-        """A local step of that kind."""
+        """Enter a local step of this kind."""
         self.in_step, self.kind, before = True, kind, self.training
         self.training = True
         self.steps[kind] += 1
@@ -169,7 +170,7 @@ def _host(value: Any) -> Any:
 
 
 def _place() -> str:
-    """The innermost line of the suite's own code."""
+    """Return the innermost line of the suite's own code."""
     lines = [frame for frame in traceback.extract_stack() if "/benchmark/" in frame.filename]
     return f"{lines[-1].filename.rpartition('/benchmark/')[2]}:{lines[-1].lineno}" if lines else "?"
 

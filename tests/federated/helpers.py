@@ -1,4 +1,6 @@
-"""A whole run without a Trainer or a disk: rounds of a method over the reference engine; and a function elsewhere."""
+"""Run whole runs without a Trainer or a disk, as rounds of a method over the reference engine, and run a function in
+another process.
+"""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -31,13 +33,13 @@ def weights_after(experiment: Experiment, rounds: int | None = None, environment
 
 
 def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns in a process of its own, forked from one that has loaded torch and nothing else."""
+    """Return the result of a function in a separate process, forked from one that has only loaded torch."""
     with process_context() as context, ProcessPoolExecutor(1, context) as executor:
         return executor.submit(function, *arguments).result()
 
 
 def agree(left: Any, right: Any) -> bool:
-    """Bit by bit: trees of tensors, numbers and words, at any depth; tensors of one type."""
+    """Compare values bit by bit: trees of tensors, numbers and words at any depth, with tensors of one type."""
     if isinstance(left, Mapping):
         return left.keys() == right.keys() and all(agree(value, right[name]) for name, value in left.items())
     if isinstance(left, list):
@@ -48,5 +50,5 @@ def agree(left: Any, right: Any) -> bool:
 
 
 def difference(left: Weights, right: Weights) -> float:
-    """The largest absolute difference of any entry."""
+    """Return the largest absolute difference of all entries."""
     return max(float((left[name].double() - right[name].double()).abs().max()) for name in left)

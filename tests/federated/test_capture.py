@@ -41,7 +41,7 @@ class Operations(TorchDispatchMode):
 
     @torch.no_grad()
     def replay(self) -> None:
-        """Do them again on the same memory."""
+        """Repeat the operations on the same memory."""
         self.replayed += 1
         for function, args, kwargs, recorded in self.done:
             if all(shares_memory(left, args) for left in tensors_in(recorded)) and not function._schema.is_mutable:

@@ -29,7 +29,7 @@ Rounds = list[dict[str, float]]
 
 @pytest.fixture
 def refuses_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """CUDA's own watch: an operation for which the host waits raises, from a job's first batch to its last."""
+    """Enable CUDA's debug mode: an operation that makes the host wait raises, from a job's first batch to its last."""
 
     def watched(module: LocalModule, batches: Iterable[LocalBatch], train: Any = jobs.train) -> Any:
         if not next(module.parameters()).is_cuda:

@@ -25,7 +25,7 @@ ON_CUDA = {"engine": {"name": "reference", "threads": 1, "device": "NVIDIA H200"
 
 @pytest.fixture
 def two_cards(monkeypatch):
-    """As on a machine with two CUDA devices, of which nothing is asked."""
+    """Simulate a machine with two CUDA devices that are never used."""
     monkeypatch.setattr(devices, "cuda_devices", lambda: ("cuda:0", "cuda:1"))
     monkeypatch.setattr("benchmark.federated.engines.cuda_devices", lambda: ("cuda:0", "cuda:1"))
 
@@ -176,7 +176,7 @@ cudnn_benchmark = true
 
 @pytest.fixture
 def with_choices(monkeypatch, tmp_path) -> Iterator[None]:
-    """`choices.toml` has one measured network."""
+    """Write a `choices.toml` with one measured network."""
     path = tmp_path / "choices.toml"
     path.write_text(CHOICES)
     monkeypatch.setattr(devices, "CHOICES", path)

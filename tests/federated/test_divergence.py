@@ -31,7 +31,7 @@ SPOILED = ("student", "psi")  # what clients send of what they trained; the latt
 
 
 def spoiled(sends: Tree) -> Tree:
-    """With a NaN as the last entry of the weights."""
+    """Return the weights with a NaN as the last entry."""
     trained = next((name for name in SPOILED if name in sends), None)
     if trained is None:
         return sends

@@ -21,8 +21,9 @@ TRAIN, TEST, EXTRA = 40, 20, 31
 
 @pytest.fixture
 def root(tmp_path, monkeypatch, own_cache, of_any_size):  # noqa: F811
-    """A small set in STL-10's binary layout: column-major images, labels from 1. Its checksums are not the real set's,
-    so that torchvision's check of them is off."""
+    """Write a small set in STL-10's binary layout: column-major images, labels from 1. Its checksums are not the real
+    set's, so that torchvision's check of them is off.
+    """
     monkeypatch.setattr(STL10, "_check_integrity", lambda self: True)
     folder = tmp_path / "stl10" / "stl10_binary"
     folder.mkdir(parents=True)

@@ -34,7 +34,7 @@ MODELS = {
 
 
 def three_rounds(environment: Environment, engine) -> tuple[list[Tree], FederatedModule, list[float]]:
-    """What was sent, the module at the end, and the shares kept."""
+    """Return the values that were sent, the module at the end, and the selected shares."""
     module, shares = FederatedModule(environment, engine), []
     watch = Watch(module)
     for round_number in (1, 2, 3):
@@ -45,7 +45,7 @@ def three_rounds(environment: Environment, engine) -> tuple[list[Tree], Federate
 
 
 def gap(left, right) -> float:
-    """The largest distance of two tensors, relative to the length of the first (or to 1, where that is shorter)."""
+    """Return the largest distance of two tensors, relative to the length of the first, or to 1 if that is shorter."""
     if isinstance(left, dict):
         assert left.keys() == right.keys()
         return max((gap(value, right[name]) for name, value in left.items()), default=0.0)
@@ -60,7 +60,7 @@ def gap(left, right) -> float:
 
 
 def compare(experiment: Experiment) -> list[float]:
-    """Both engines over three rounds; returns the shares kept."""
+    """Compare both engines over three rounds; return the selected shares."""
     environment = prepare(experiment)
     expected, plain, shares = three_rounds(environment, ReferenceEngine(environment))
     found, fast, _ = three_rounds(environment, FastHere(environment))

@@ -22,7 +22,7 @@ CONTROLS = {setting: name for (setting, *_), name in LAST.items()}.values()  # o
 
 
 def shifted(environment: Environment, chosen: torch.Tensor) -> Environment:
-    """The same split, in which these training images' labels are another class."""
+    """Return the same split with a different class as the label of these training images."""
     labels_N = environment.data.train_labels_N.clone()
     labels_N[chosen] = (labels_N[chosen] + 1) % environment.data.num_classes
     return replace(environment, data=replace(environment.data, train_labels_N=labels_N))

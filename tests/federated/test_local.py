@@ -30,7 +30,7 @@ def environment(tiny):
 
 @pytest.fixture
 def jobs(environment):
-    """Those of round 1."""
+    """Return the jobs of round 1."""
     _, watch = watched(environment.experiment, 1, environment)
     return watch.jobs()
 

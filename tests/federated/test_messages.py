@@ -20,7 +20,7 @@ TENSORS = {
 
 
 def answers(pipe, in_files: bool) -> None:
-    """In another process: what it was sent."""
+    """Return in another process the message that it got."""
     send(pipe, packed(received(pipe, in_files), in_files))
 
 

@@ -100,7 +100,7 @@ def pids_of(engine: ProcessPool) -> list[int]:
 
 
 def jobs_of(environment: Environment, update, steps=(2, 2, 2, 2), draws=(0,)) -> list[Job]:
-    """One job for each client and draw, all with the same weights."""
+    """Make one job for each client and draw, all with the same weights."""
     weights = weights_of(environment.network())
     return [
         Job(
@@ -116,7 +116,9 @@ def jobs_of(environment: Environment, update, steps=(2, 2, 2, 2), draws=(0,)) ->
 
 
 def same(environment: Environment, engine: Engine, jobs: list[Job]) -> bool:
-    """Whether the engine's outcomes are those of this process, in this order, and what it leaves with the clients."""
+    """Check whether the engine's outcomes equal the outcomes of this process, in this order, and so do the client
+    states.
+    """
     here, there = dict[str, Tree](), dict[str, Tree]()
     expected = map(vars, FastHere(environment).fit(jobs, 1, here))
     found = map(vars, engine.fit(jobs, 1, there))
@@ -241,7 +243,7 @@ def test_an_exception_in_the_with_block_ends_the_workers(environment):
 
 
 def trains(folder: str) -> None:
-    """A process with a worker that is at a job of a minute."""
+    """Start a process with a worker that is busy with a job of a minute."""
     environment = prepare(BASE)
     engine = ProcessPool(environment, workers=1)  # in no `with` block
     Path(folder, "pid").write_text(str(*pids_of(engine)))

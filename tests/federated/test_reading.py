@@ -143,7 +143,7 @@ def test_a_batch_of_one_value_is_left_to_the_job(monkeypatch):
 
 
 def buildable() -> list[Model]:
-    """Each network with each norm that it takes."""
+    """Yield each network with each norm that it supports."""
     models = []
     for network in NETWORKS:
         for norm in ("gn", "bn", "sbn", "none"):

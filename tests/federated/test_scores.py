@@ -19,7 +19,7 @@ from benchmark.federated.round_metrics import PseudoLabelQuality, summary
 
 @st.composite
 def predictions(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
-    """logits_ND on a coarse grid, so that probabilities tie, and labels_N of which classes may be absent."""
+    """Return logits_ND on a coarse grid, so that probabilities tie, and labels_N in which classes may be absent."""
     num_images, num_classes = draw(st.integers(1, 30)), draw(st.integers(2, 6))
     row = st.lists(st.integers(-2, 2), min_size=num_classes, max_size=num_classes)
     logits = draw(st.lists(row, min_size=num_images, max_size=num_images))
@@ -28,7 +28,7 @@ def predictions(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
 
 
 def one_versus_rest(logits_ND: Tensor, labels_N: Tensor) -> float | None:
-    """Mean of scikit-learn's two-class AUROCs over the classes that have one."""
+    """Return the mean of scikit-learn's two-class AUROCs over the classes that have one."""
     probabilities_ND = logits_ND.double().softmax(dim=1).numpy()
     truths = [(d, labels_N.numpy() == d) for d in range(logits_ND.shape[1])]
     areas = [roc_auc_score(truth, probabilities_ND[:, d]) for d, truth in truths if 0 < truth.sum() < len(truth)]

@@ -72,7 +72,7 @@ class Both:
 
     @property
     def off(self) -> float:
-        """The largest difference of any entry of the server's and the clients' state, and of any metric."""
+        """Return the largest difference of any entry of the server's and the clients' state, and of any metric."""
         states = [{"server": m.state.server, "clients": dict(m.state.clients)} for m in (self.reference, self.stacked)]
         assert self.reference.metrics.keys() == self.stacked.metrics.keys()
         metrics = [abs(value - self.stacked.metrics[name]) for name, value in self.reference.metrics.items()]
@@ -376,7 +376,7 @@ CALLS: list[int] = []
 
 
 def counting_calls(self: Any, step: fl.Step) -> fl.Loss:
-    """A loss that is no function of its step: `vmap` calls it once for all jobs."""
+    """Return a loss that is no function of its step: `vmap` calls it once for all jobs."""
     CALLS.append(1)
     return step.student(step.batch["unlabelled"].views["weak"]).square().mean() * len(CALLS), {}
 

@@ -83,7 +83,7 @@ def users(
     engine: Mapping[str, Any] | None = None,
     **federation: Any,
 ) -> Both:
-    """Both engines after some rounds of a user's method, with the settings of `users_experiment`."""
+    """Run both engines for some rounds of a user's method, with the settings of `users_experiment`."""
     both = Both(users_experiment(updates, network, rounds, optimizer, batch, **federation), **(engine or {}))
     both.play(rounds)
     return both
@@ -97,7 +97,7 @@ def users_experiment(
     batch: int = 8,
     **federation: Any,
 ) -> Experiment:
-    """A user's method. Data are of unequal sizes, with incomplete last batches."""
+    """Make an experiment with a user's method. Data are of unequal sizes, with incomplete last batches."""
     make: Updates = (lambda client, round_number: updates()) if isinstance(updates, type) else updates
     UPDATES["own"] = make
     trace = TRACES["supervised-fl-everywhere"]
@@ -240,7 +240,7 @@ class Weighted(Plain):
 
 
 def long(value: float) -> Any:
-    """Values that differ where `repr` shows none."""
+    """Return values that differ although their `repr` is equal."""
     values = torch.ones(3000)
     values[5] += value
     return values
@@ -454,7 +454,7 @@ def test_what_was_received_is_changed_by_steps():
 
 
 def own_layers(*layers: Callable[[int], nn.Module]) -> type[nn.Module]:
-    """A network with these layers after its convolution, by the number of channels."""
+    """Build a network with these layers after its convolution, by the number of channels."""
 
     class WithLayers(Small):
         def __init__(self, *arguments: Any) -> None:

@@ -255,7 +255,7 @@ def test_a_recorded_step_of_several_jobs_repeats_with_other_values(name):
 
 
 def with_clients(name: str, M: int) -> Experiment:
-    """The trace with M clients, all in each round."""
+    """Return the trace with M clients, all in each round."""
     known = TRACES[name]
     return replace(longer(known, 2, K=M, C=M), partition=Iid())
 

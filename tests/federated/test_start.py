@@ -48,7 +48,7 @@ assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def said(script: str, folder: Path, **variables: str) -> list[str]:
-    """The words that a fresh Python prints."""
+    """Return the words that a fresh Python prints."""
     path = folder / "script.py"
     path.write_text(script)
     environment = {"PYTHONPATH": str(ROOT), **variables}

@@ -45,7 +45,7 @@ STACKED = EngineOptions(engine="stacked")
 
 
 def states_of(module: FederatedModule, rounds: int) -> list[dict[str, Any]]:
-    """The state after each round."""
+    """Return the state after each round."""
     states = []
     for number in range(1, rounds + 1):
         module.training_step(number, 0)
@@ -56,9 +56,10 @@ def states_of(module: FederatedModule, rounds: int) -> list[dict[str, Any]]:
 def apart_and_together(
     experiment: Experiment, rounds: Sequence[int], recorder: Recorder | None = None
 ) -> tuple[float, Together]:
-    """The largest difference between seeds that train together and each alone on the reference engine.
+    """Return the largest difference between seeds that train together and each seed trained separately on the reference
+    engine.
 
-    Seed s plays `rounds[s]` rounds.
+    Seed s runs `rounds[s]` rounds.
     """
     environments = [prepare(experiment.with_seed(seed)) for seed in range(len(rounds))]
     pairs = list(zip(environments, rounds, strict=True))
@@ -75,7 +76,7 @@ def apart_and_together(
 
 
 def by_name(runs: Sequence[Any]) -> dict[str, Any]:
-    """The states of the runs as one tree. Raises what ended a run."""
+    """Return the states of the runs as one tree. Raise the error that ended a run."""
     tree: dict[str, Any] = {}
     for seed, states in enumerate(runs):
         if isinstance(states, BaseException):

@@ -44,7 +44,7 @@ from tests.methods.golden import TRACES, of, trace
 
 
 def batches_one_by_one(environment: Environment, job: Job, selected: Mapping[str, Selected]) -> Iterator[Any]:
-    """Each batch's views, labels, pseudo-labels and positions: gathered and augmented batch by batch, in order."""
+    """Yield each batch's views, labels, pseudo-labels and positions, gathered and augmented batch by batch."""
     seed, data, key = environment.experiment.seed, environment.data, job.key
     assert job.limit.steps is not None
     made: dict[str, list[Any]] = {}
@@ -96,7 +96,7 @@ def environment_with(kind: str) -> Environment:
 
 
 def jobs_of(environment: Environment, views: tuple[str, ...]) -> list[tuple[Job, dict[str, Selected]]]:
-    """The server's, and clients' of unequal sizes, numbers of steps, streams and selections."""
+    """Make the server's job, and jobs of clients with unequal sizes, numbers of steps, streams and selections."""
     given = []
     for client in (SERVER, 0, 1, 2, 3):
         streams = {"labelled": Stream.whole("labelled", 4)}
@@ -232,7 +232,10 @@ def drawn() -> Tensor:
 
 
 def drawing_jobs(environment: Environment, **fields: Any) -> list[Job]:
-    """Four clients'; client 1 has the fields. The last job is client 0's again, which needs what its first left."""
+    """Make the jobs of four clients; client 1 has the fields.
+
+    The last job is client 0's again, and needs the client state that its first job left.
+    """
     stream = {"unlabelled": Stream(part="unlabelled", batch_size=8, views=("weak",))}
     weights = dict(environment.setup().initial_weights())
     given = []
@@ -275,7 +278,7 @@ class AllReads(Accelerator):
 
 
 def reads_of_a_round(name: str, clients: int) -> int:
-    """Of local work and its reports: what evaluation, `start` and `round` read is not counted."""
+    """Count the reads of local work and its reports, without the reads of evaluation, `start` and `round`."""
     known = TRACES[name]
     environment = prepare(replace(known, federation=replace(known.federation, K=clients, C=clients)))
     with AllReads() as accelerator:

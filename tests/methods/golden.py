@@ -1,4 +1,5 @@
-"""Golden traces: the numbers of two rounds of each method on the 8x8 digits, which a change must not move unnoticed.
+"""Compute golden traces: the numbers of two rounds of each method on the 8x8 digits, which a change must not move
+unnoticed.
 
 `python -m tests.methods.golden` writes them again, and `python -m tests.methods.golden float64 >
 tests/methods/golden64.json` writes those in float64. Review the difference before you commit it.
@@ -269,7 +270,7 @@ TRACES = {
 def trace(
     experiment: Experiment, module: FederatedModule | None = None, rounds: Sequence[int] = (1, 2)
 ) -> list[dict[str, float]]:
-    """Play these rounds; list their metrics, and the sum and the sum of squares of all weights."""
+    """Run these rounds; list their metrics, and the sum and the sum of squares of all weights."""
     module, lines = module or module_of(experiment), []
     for round_number in rounds:
         module.training_step(round_number, 0)
@@ -283,9 +284,8 @@ def trace(
 
 
 def traces_in_float64() -> dict[str, list[dict[str, float]]]:
-    """Play all traces with weights and images in float64, where torch's versions differ by much less than in float32.
-
-    Change the default of this process; call it in a process of its own.
+    """Compute all traces with weights and images in float64, because torch's versions then differ by much less than in
+    float32. Change the default of this process; call it in a separate process.
     """
     torch.set_default_dtype(torch.float64)
     return {name: trace(experiment) for name, experiment in TRACES.items()}

@@ -1,4 +1,6 @@
-"""Rounds without the suite's local step, losses or averages: batches come from the suite, the rest is plain torch."""
+"""Compute rounds without the suite's local step, losses or averages: batches are from the suite, the rest is plain
+torch.
+"""
 
 import functools
 from collections import Counter

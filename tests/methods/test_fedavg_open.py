@@ -41,7 +41,7 @@ class Plain(PlainRounds):
         self.now = self.served()
 
     def threshold(self) -> float:
-        """The energy of which so many of the server's 18 weak views have at most as much, as a score."""
+        """Return the energy, as a score, that this number of the server's 18 weak views have at most."""
         if isinstance(self.method, FedAvgFixMatch):
             return self.method.threshold
         draw = torch_stream(0, "train", "round", self.number, "client", SERVER, "draw", 1, "start")

@@ -14,7 +14,7 @@ from tests.methods.watch import watched
 
 
 def two_rounds(name: str, clients: tuple[int, ...], unlabelled: int, labelled: int) -> FederatedModule:
-    """Play two rounds of the trace, in which these clients only have the first few images of each kind."""
+    """Run two rounds of the trace with only the first few images of each kind at these clients."""
     environment = prepare(TRACES[name])
     left: dict[str, Any] = {}
     for kind, count in (("unlabelled", unlabelled), ("labelled", labelled)):

@@ -1,4 +1,4 @@
-"""Rounds whose jobs and outcomes the tests of methods can inspect."""
+"""Run rounds with jobs and outcomes that the tests of methods can inspect."""
 
 from dataclasses import replace
 from typing import Any, Literal

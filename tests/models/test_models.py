@@ -55,7 +55,7 @@ VGG11 += " flatten fc1 norm relu fc2 fc3"
 
 
 def resnet_block(index: int) -> str:
-    """Of four pre-activated ones a stage (wresnet.py:9-60); the first begins its shortcut after norm and ReLU."""
+    """Build a stage of four pre-activated blocks (wresnet.py:9-60); the first shortcut begins after norm and ReLU."""
     name, first, stride = f"blocks.{index}", not index % 4, ":2" if index in (4, 8) else ""
     begin = f"{name}.norm1 relu [" if first else f"[ {name}.norm1 relu"
     work = f"{name}.conv1{stride} {name}.norm2 relu {name}.conv2"
@@ -68,9 +68,12 @@ WRESNET = f"conv1 {' '.join(map(resnet_block, range(12)))} norm relu mean fc"
 def forward(
     description: str, weights: dict[str, Tensor], images_NCHW: Tensor, padding: int = 1, norm: int = 4
 ) -> Tensor:
-    """Layer by layer; "[" begins a shortcut that "]" adds, or "]NAME" after that layer; ":2" is a stride. A norm has so
-    many groups, or 0: the batch's own statistics; one that has no weights is left out. "even": what a pool lacks in its
-    last window is the least."""
+    """Compute the output layer by layer; "[" begins a shortcut that "]" adds, or "]NAME" after that layer; ":2" is a
+    stride.
+
+    A norm has this number of groups, or the batch's own statistics if it is 0; a norm without weights is left out. With
+    "even", the missing values in a pool's last window count as the smallest.
+    """
 
     def layer(name: str, hidden: Tensor) -> Tensor:
         name, _, stride = name.partition(":")
@@ -255,7 +258,7 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
 
 
 def with_the_global_generator(model: Model, side: int, seed: int) -> dict[str, Tensor]:
-    """The initial weights by torch's own defaults: its global generator, seeded from the stream of that name."""
+    """Return the initial weights by torch's defaults: its global generator, seeded from the stream of that name."""
     options: dict[str, float] = {"dropout": model.dropout} if model.dropout else {}
     with torch.random.fork_rng():
         torch.manual_seed(stream_seed(seed, "initial weights"))

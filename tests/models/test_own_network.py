@@ -209,7 +209,7 @@ def test_a_network_that_cannot_be_trained_here_is_refused_before_training(others
 
 
 def lines_of(network: str, workers: int = 1) -> list[dict[str, float]]:
-    """The metrics of two rounds on so many workers."""
+    """Return the metrics of two rounds on this number of workers."""
     experiment = tiny_experiment(model=Model(network=f"other_nets:{network}", norm="none"))
     environment = prepare(experiment)
     engine = build_engine(EngineOptions(engine="pool", workers=workers), environment)

@@ -14,7 +14,7 @@ CHANNELS = 3
 
 
 def batches_of(sizes: list[int], shape: tuple[int, int, int] = (CHANNELS, 4, 5), seed: int = 0) -> list[Tensor]:
-    """Batches whose channels differ in mean and spread."""
+    """Return batches with channels that differ in mean and spread."""
     generator = torch.Generator().manual_seed(seed)
     scale_C11 = torch.arange(1.0, shape[0] + 1)[:, None, None]
     return [torch.randn(size, *shape, generator=generator) * scale_C11 + 10 * scale_C11 for size in sizes]

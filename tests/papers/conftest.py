@@ -1,4 +1,4 @@
-"""What the tests of all papers share: items by name, and texts and transcriptions that lie beside the checkout."""
+"""Provide fixtures for the tests of all papers: items by name, and texts and transcriptions outside the checkout."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +25,8 @@ def shared(name: str) -> Path:
 
 @pytest.fixture(scope="session")
 def transcribed() -> Mapping[str, Any]:
-    """ "rscfed.tab1" -> the document of that table or figure, in a second and independent transcription."""
+    """Return for a name such as "rscfed.tab1" the document of that table or figure in a second, independent
+    transcription.
+    """
     documents = yaml.safe_load_all(shared("facts/paper_tables.yaml").read_text())
     return {document["id"].lower(): document for document in documents}

@@ -54,7 +54,7 @@ def test_the_best_trial_becomes_the_cell_once_all_are_done():
 
 
 def shortened(item: Item) -> Item:
-    """Shorten the arena to one method, two rounds long, and two trials of one round."""
+    """Shorten the method comparison to one method, two rounds long, and two trials of one round."""
 
     def short(experiment, rounds):
         return replace(experiment, federation=replace(experiment.federation, rounds=rounds, T=1))

@@ -21,7 +21,7 @@ NAMES = [f"{path.parent.name}/{path.stem}" for path in PATHS]
 
 
 def plain(text: str) -> str:
-    """Without white space: the text has some around each formula."""
+    """Remove white space, because the text has some around each formula."""
     return re.sub(r"\s+", "", text)
 
 

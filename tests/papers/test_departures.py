@@ -48,7 +48,7 @@ def test_a_misspelt_switch_is_refused(tmp_path, monkeypatch):
 
 
 def after_a_round(e: Experiment) -> FederatedModule:
-    """With at most two local steps, and no warm start."""
+    """Run a round with at most two local steps, and no warm start."""
     method = with_fields(e.method, {"warm_start_rounds": 0})
     module = module_of(replace(e, method=method, federation=replace(e.federation, rounds=1, T=min(2, e.federation.T))))
     module.training_step(1, 0)

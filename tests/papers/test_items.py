@@ -40,7 +40,7 @@ NAMES = (*ITEMS, *VARIANTS)
 
 
 def digest(names: list[str], profile: str) -> str:
-    """Of these items, whatever the order of their cells and claims."""
+    """Hash these items, whatever the order of their cells and claims."""
     built = [item_of(name, profile) for name in names if profile in profiles(name)]
     cells = [f"{item.name} {cell.label} {cell.role} {cell.cell_key}" for item in built for cell in item.cells]
     claims = [f"{item.name} {claim.name} {item.hash_of(claim)}" for item in built for claim in item.claims]
@@ -48,7 +48,7 @@ def digest(names: list[str], profile: str) -> str:
 
 
 def part_of(name: str) -> str:
-    """The line of `DIGESTS` that holds an item: its paper, and the variant."""
+    """Return the line of `DIGESTS` that has an item: its paper, and the variant."""
     return name.partition("/")[0] + next((end for end in ("-printed", "-plain") if name.endswith(end)), "")
 
 

@@ -80,7 +80,7 @@ OLD_CLAIM = "9b7671e69a14b39d"
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """A file of one's own; of the suite's items and committed records none, which a site would have pages of."""
+    """Write a custom file, and hide the suite's items and committed records, so that a site has no pages of them."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(copies, "COMMITTED", tmp_path / "nothing")
     for name in ("ITEMS", "VARIANTS"):

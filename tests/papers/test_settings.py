@@ -23,7 +23,7 @@ def test_the_divergence_of_clients_by_hand():
 
 
 def setting(partition) -> Experiment:
-    """100 clients with 550 images each."""
+    """Return a setting of 100 clients with 550 images each."""
     data = Data(name="cifar10", N_s=1000, N_validation=2000, pooled_test=2000)
     return Experiment(data=data, partition=partition, federation=Federation(K=100, C=5))
 

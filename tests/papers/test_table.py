@@ -55,7 +55,7 @@ class ToySetting:
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Paper]:
-    """A paper whose file has this text."""
+    """Make a paper with a file of this text."""
     monkeypatch.setattr(published, "PUBLISHED", tmp_path)
 
     def paper(text: str) -> Paper:

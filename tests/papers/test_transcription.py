@@ -55,7 +55,7 @@ FEDSWITCH = {  # its rows' names -> those of the figures; a star marks FedMatch'
 
 
 def in_our_words(name: str, entry: Entry) -> Iterator[dict[str, Any]]:
-    """An entry of theirs by our keys; SemiFL's Table 3 has two in a row."""
+    """Return an entry of the transcription by our keys; SemiFL's Table 3 has two in a row."""
     paper = name.split(".")[0]
     if name == "semifl.tab3":
         shared = {key: value for key, value in entry.items() if key not in ("iid", "noniid_k2", "M", "C")}
@@ -112,7 +112,7 @@ def test_every_entry_is_transcribed_twice(name, transcribed):
 
 
 def numbers(text: str) -> list[float]:
-    """ "{0.0,0.1,...,1.0}" -> [0, .1, 1]; "-" -> []; "-/2" -> [2]."""
+    """Parse "{0.0,0.1,...,1.0}" to [0, .1, 1], "-" to [] and "-/2" to [2]."""
     return [float(part) for part in str(text).removeprefix("-/").strip("{}").split(",") if part not in ("...", "-")]
 
 

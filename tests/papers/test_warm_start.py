@@ -26,7 +26,7 @@ def table(folder, fields: str, rows: str = "A = {}") -> str:
 
 
 def rounds_named(message: str) -> int:
-    """The number of rounds that a message says to type."""
+    """Return the number of rounds that a message asks for."""
     *_, number = re.findall(r"federation\.rounds ?= ?(\d+)", message)
     return int(number)
 

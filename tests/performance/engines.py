@@ -1,4 +1,4 @@
-"""How fast the engines are on this machine, compared with a plain loop.
+"""Measure how fast the engines are on this machine, compared with a plain loop.
 
     python -m tests.performance.engines [--work A B] [--rounds 5] [--json results/benchmarks/engines.json]
     python -m tests.performance.engines --device cuda       local steps there, as a table to paste into an issue

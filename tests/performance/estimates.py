@@ -1,4 +1,4 @@
-"""Planned hours of cells against those that their committed records took.
+"""Compare the planned hours of cells with the hours of their committed records.
 
     python -m tests.performance.estimates [--results results] [--every 1]
 

@@ -1,4 +1,4 @@
-"""Five minutes on a card: the CUDA tests, and what a local step of the papers' networks costs there.
+"""Measure a card in five minutes: the CUDA tests, and the cost of a local step of the papers' networks.
 
     python -m tests.performance.gpu                                 writes results/benchmarks/gpu.json
     python -m tests.performance.gpu --device cpu --quick            shows that everything runs, and measures nothing

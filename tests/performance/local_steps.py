@@ -1,4 +1,4 @@
-"""What a local step costs on a device: `python -m tests.performance.engines --device cuda`.
+"""Measure the cost of a local step on a device: `python -m tests.performance.engines --device cuda`.
 
 Rounds of two clients and the server, as a run has them: with their views, averages and copies, on random images.
 """
@@ -54,7 +54,7 @@ class Launches(TorchDispatchMode):
 
 
 def measured(work: Work, device: str, precision: Precision, rounds: int) -> str:
-    """A row: the fastest round of so many, after one more to warm up and one to count in."""
+    """Return a row with the fastest of these rounds, after one round to warm up and one to count."""
     federation = replace(work.experiment.federation, K=2, C=2)
     experiment = replace(work.experiment, precision=precision, federation=federation)
     environment = environment_of(replace(work, experiment=experiment))
@@ -81,7 +81,7 @@ def wait_for(device: str) -> None:
 
 
 def table(device: str, precision: Precision, rounds: int, small: bool) -> Iterator[str]:
-    """Lines of Markdown for an issue. Raises ConfigError where the device has not the precision."""
+    """Return lines of Markdown for an issue. Raise ConfigError if the device does not have the precision."""
     check_precision(precision, [device])
     name = card_name(device) if device != CPU else f"one core of {hardware()['processor']}"
     driver = NVIDIA.read_text().splitlines()[0].split(":", 1)[-1].strip() if NVIDIA.exists() else "none"

@@ -1,4 +1,4 @@
-"""By how much the reference engine differs from itself if tensors lie in another order in memory.
+"""Measure how much the reference engine differs from itself if tensors have a different order in memory.
 
     python -m tests.performance.memory_order       writes results/benchmarks/memory_order.toml
 

@@ -1,4 +1,4 @@
-"""Contenders do the same rounds in turn, so that a busy machine slows all of them.
+"""Let contenders run the same rounds in turn, so that a busy machine slows all of them.
 
 Every contender is a process with children, all of this one; they do a round each in an order drawn anew for every turn,
 after one turn to warm up, and wait while others are at it. Ratios are medians of ratios of the same turn. Before
@@ -85,7 +85,9 @@ class Driver:
         self.versions: dict[str, str] = self._answer()
 
     def round(self) -> tuple[float, float, Any]:
-        """Wall seconds, CPU seconds of all its processes, and the mean if it is the first."""
+        """Run a round; return its wall seconds, the CPU seconds of all its processes, and the mean if it is the first
+        round.
+        """
         wall, cpu = time.perf_counter(), tree_seconds(self._process.pid)
         self._connection.send(None)
         mean = self._answer()
@@ -143,12 +145,12 @@ def started(contender: Contender, setup: Setup, folder: Path) -> Iterator[Driver
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all that come of it, parents first."""
+    """Return the process and all its descendants, parents first."""
     return [pid, *(one for child in _children(pid) for one in tree(child))]
 
 
 def difference(mean: Mapping[str, Any], wanted: Weights) -> float:
-    """The largest of any weight. Raises FsslError where the names differ."""
+    """Return the largest difference of all weights. Raise FsslError if the names differ."""
     if mean.keys() != wanted.keys():
         raise FsslError(f"the weights have other names: {sorted(mean.keys() ^ wanted.keys())}")
     return max(float(np.abs(mean[name] - value.numpy()).max()) for name, value in wanted.items())
@@ -158,7 +160,7 @@ Laps = list[tuple[float, float]]  # wall and CPU seconds of each round
 
 
 def figures(taken: Laps, ours: Laps) -> dict[str, dict[str, float]]:
-    """Seconds a round, and ratios to our round of the same turn: above 1, we are faster."""
+    """Return the seconds per round, and the ratios to our round in the same turn: above 1, we are faster."""
     columns = {"": taken, "ratio": [(w / our_w, c / our_c) for (w, c), (our_w, our_c) in zip(taken, ours, strict=True)]}
     (walls, cpus), (ratios, cpu_ratios) = (zip(*rows, strict=True) for rows in columns.values())
     found = {"wall_seconds": walls, "cpu_seconds": cpus, "ratio": ratios, "cpu_ratio": cpu_ratios}
@@ -193,7 +195,7 @@ def measured(work: str, who: Sequence[Contender], rounds: int, small: bool) -> d
 
 
 def options_of(text: str | None) -> argparse.ArgumentParser:
-    """What every comparison can be told."""
+    """Return the options that every comparison has."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", nargs="+", choices=sorted(WORKS))
     parser.add_argument("--rounds", type=int, default=5, help="of each contender, after one more")

@@ -1,4 +1,4 @@
-"""Where the CPU seconds of whole runs go, for a run of each kind.
+"""Measure the causes of whole runs' CPU seconds, for a run of each kind.
 
     python -m tests.performance.whole_runs [--rounds 6] [--json results/benchmarks/whole_runs.json]
 
@@ -109,7 +109,7 @@ class Train:
 
     @property
     def bare(self) -> float:
-        """CPU seconds of all steps, had they been bare."""
+        """Return the CPU seconds of all steps if they were bare steps."""
         steps, seconds = self._bare
         return seconds / steps * self._steps
 
@@ -126,8 +126,9 @@ def bare_steps(local: LocalModule, held: Sequence[LocalBatch]) -> None:
 
 
 def seconds_of(experiment: Experiment, folder: Path) -> dict[str, float]:
-    """CPU seconds of the run by what they went into: "bare steps", "around steps" and the names of TIMED; what no timed
-    function did is "other"."""
+    """Return the CPU seconds of the run by cause: "bare steps", "around steps" and the names of TIMED. The time outside
+    all timed functions is "other".
+    """
     clock = Clock()
     train = Train(clock)
     began = time.process_time()
@@ -147,7 +148,7 @@ def seconds_of(experiment: Experiment, folder: Path) -> dict[str, float]:
 
 
 def shortened(item: str, profile: str, label: str, rounds: int) -> Experiment:
-    """The cell without its warm start, over its first rounds."""
+    """Return the cell without its warm start, with only its first rounds."""
     (found,) = items([item], profile)
     cell = found.cell(label).experiment
     federation = replace(cell.federation, rounds=rounds)

@@ -1,4 +1,4 @@
-"""The works that are timed: experiments on random images with all samples confident.
+"""Define the timed works: experiments on random images with all samples confident.
 
 How long a step takes does not depend on the images.
 """
@@ -32,7 +32,7 @@ class Work:
 
     @property
     def samples(self) -> int:
-        """Images that the local steps of a round train on, all confident."""
+        """Return the number of images in the local steps of a round; all are confident."""
         federation, method, N_s = self.experiment.federation, self.experiment.method, self.experiment.data.N_s
         at_client = min(method.batch_size, self.images)
         return federation.T * (min(method.server_batch_size, N_s) + federation.C * at_client)  # SSFL Eqs. 3 and 4
@@ -74,14 +74,16 @@ WORKS: Mapping[str, Work] = {
 
 
 def sgd_of(s: Optimizer, network: nn.Module) -> torch.optim.Optimizer:
-    """In one kernel."""
+    """Build SGD in one kernel."""
     return torch.optim.SGD(
         network.parameters(), s.lr, s.momentum, weight_decay=s.weight_decay, nesterov=s.nesterov, fused=True
     )
 
 
 def quick(work: Work) -> Work:
-    """The same kind of work, two clients and a few images: shows that everything runs, and measures nothing."""
+    """Return the same kind of work with two clients and a few images; it shows that everything runs and measures
+    nothing.
+    """
     experiment = work.experiment
     small = replace(
         experiment,
@@ -93,14 +95,14 @@ def quick(work: Work) -> Work:
 
 
 def environment_of(work: Work) -> Environment:
-    """The work's images, held by the server and by clients of equal size."""
+    """Prepare the work's images for the server and for clients of equal size."""
     experiment = work.experiment
     N_train = experiment.data.N_s + experiment.federation.K * work.images
     return prepare(experiment, data=random_images(experiment.data.name, N_train))
 
 
 def random_images(name: str, N_train: int) -> DataSet:
-    """Random uint8 images in the shape and with the classes of a known data set; classes in turn."""
+    """Return random uint8 images with the shape and the classes of a known data set; classes follow in turn."""
     shape, num_classes = DATASETS[name].image_shape, DATASETS[name].num_classes
     draw = torch.Generator().manual_seed(0)
     mean, std = DATASETS[name].statistics or ((0.5,) * shape[0], (0.5,) * shape[0])

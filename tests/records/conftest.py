@@ -1,4 +1,4 @@
-"""A disk that can be full, and what comes to a run of this process when one of its rounds begins."""
+"""Provide a disk that can be full, and faults at the beginning of a round of a run in this process."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from tests.records.faults import small_disk
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own of 20 MB."""
+    """Mount a separate file system of 20 MB."""
     (folder := tmp_path / "disk").mkdir()
     with small_disk(folder, 20) as mounted:
         if not mounted:
@@ -37,6 +37,6 @@ class When(pl.Callback):
 
 
 def stopped_after(rounds: int, experiment: Experiment, results: Path, **options: Any) -> None:
-    """By SIGTERM when the next round begins: the run's own handler has to answer."""
+    """Stop a run by SIGTERM when the next round begins, so that the run's own handler must answer."""
     with pytest.raises(Stopped):
         run(experiment, results, callbacks=[When(rounds, lambda: os.kill(os.getpid(), SIGTERM))], **options)

@@ -1,4 +1,4 @@
-"""Whether two runs of one experiment are equal to the bit, timings apart."""
+"""Compare two runs of one experiment bit by bit, except for timings."""
 
 import json
 from pathlib import Path
@@ -23,16 +23,17 @@ def untimed(folder: Path) -> list[str]:
 
 
 def saved(folder: Path, experiment: Experiment) -> RunState:
-    """The state of an unfinished run."""
+    """Return the state of an unfinished run."""
     state = load(folder, run_name(experiment))
     assert state is not None
     return state
 
 
 def differences(broken: Path, whole: Path, experiment: Experiment) -> list[str]:
-    """What the records of one experiment under two folders of results differ in; nothing: bit-equal.
+    """List the differences between the records of one experiment in two results folders; the list is empty if they are
+    bit-equal.
 
-    Weights as files, every round's line, the result, and no file left over.
+    Compare weights as files, every round's line, the result, and whether any file is left over.
     """
     mine, theirs = run_folder(broken, experiment), run_folder(whole, experiment)
     checks = {

@@ -1,4 +1,6 @@
-"""What goes wrong in a forked child: patches of one process that ends with the run, never of the tests' own."""
+"""Apply faults in a forked child, as patches of one process that end with the run; the tests' own process is not
+patched.
+"""
 
 import io
 import itertools
@@ -25,15 +27,15 @@ FAULTS = ("killed", "stopped", "woken", "disk full")
 
 
 def save_every_round() -> None:
-    """However long saving takes, compared with these tiny rounds."""
+    """Save after every round, although saving is slow compared with these tiny rounds."""
     recorder.SECONDS_BETWEEN_SAVES, recorder.MOST_OF_A_RUN = 0.0, float("inf")
 
 
 def forked_workers() -> None:
-    """Worker processes without the seconds that importing torch anew takes.
+    """Fork worker processes, to save the seconds for importing torch anew.
 
-    They close their parent's ends of the pipes, which a forked process inherits and one of the fork server does not:
-    else they would never see that the parent was killed in the middle of a message.
+    They close their parent's ends of the pipes. A forked process inherits these and one of the fork server does not;
+    with them it would never notice that the parent was killed in the middle of a message.
     """
 
     def pipe(duplex: bool = True) -> tuple[Connection, Connection]:
@@ -46,9 +48,9 @@ def forked_workers() -> None:
 
 
 def happens(what: Sequence[Any]) -> None:
-    """`what`: one of FAULTS, one of PLACES, the round in which it does, and the folder of results.
+    """Apply a fault once, in the process that runs, even if a worker reaches the place.
 
-    It comes to the process that runs, also where a worker is at the place, and once.
+    `what` has one of FAULTS, one of PLACES, the round of the fault, and the results folder.
     """
     fault, place, number, results = what
     pid = os.getpid()
@@ -76,7 +78,7 @@ def fill(file: Path) -> None:
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[bool]:
-    """Whether the folder is a file system of its own, in memory, which only root can mount."""
+    """Mount a separate file system in memory at the folder; yield whether this succeeded: only root can mount."""
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
     mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
     try:
@@ -87,7 +89,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[bool]:
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """A call of `owner.name` is one of `around`, which has the original as its first argument."""
+    """Replace `owner.name` by `around`, which gets the original as its first argument."""
     original = getattr(owner, name)
     setattr(owner, name, lambda *arguments, **options: around(original, *arguments, **options))
 
@@ -104,7 +106,7 @@ def _around_a_save(strike: Callable[[], None], number: int, *, after: bool) -> N
 
 
 def _in_a_save(strike: Callable[[], None], number: int) -> None:
-    """When half of the file is on the disk."""
+    """Apply the fault after half of the file is on the disk."""
 
     def halved(save: Any, content: Any, file: Any, **options: Any) -> None:
         if isinstance(file, str):  # a message of the pool
@@ -122,7 +124,7 @@ def _in_a_save(strike: Callable[[], None], number: int) -> None:
 
 
 def _in_a_job(strike: Callable[[], None], number: int) -> None:
-    """Before its second local step."""
+    """Apply the fault before a job's second local step."""
     now = 0
 
     def in_round(run: Any, runner: Any, job: Any, round_number: int, private: Any) -> Any:
@@ -158,7 +160,7 @@ def _in_an_evaluation(strike: Callable[[], None], number: int) -> None:
 
 
 def _at_publishing(strike: Callable[[], None], number: int) -> None:
-    """When `rounds.jsonl` is in place and `result.json` is not."""
+    """Apply the fault between the writing of `rounds.jsonl` and of `result.json`."""
 
     def watched(put_once: Any, path: Path, content: bytes) -> bytes:
         if path.name == "result.json":
@@ -179,7 +181,7 @@ _PUT: dict[str, Callable[[Callable[[], None], int], None]] = {
 
 
 def wait_in_round(number: int) -> None:
-    """In that round, each job of a process but its first one waits for a signal."""
+    """Let each job of a process but its first one wait for a signal in this round."""
     jobs_begun = itertools.count()
 
     def wait() -> None:
@@ -190,7 +192,7 @@ def wait_in_round(number: int) -> None:
 
 
 def sleep_before_rounds(seconds: float) -> None:
-    """Rounds as long as a real run's."""
+    """Delay rounds to the length of a real run's rounds."""
 
     def slow(begin: Any, *arguments: Any) -> None:
         time.sleep(seconds)
@@ -200,7 +202,7 @@ def sleep_before_rounds(seconds: float) -> None:
 
 
 def sleep_when_stopped(seconds: float) -> None:
-    """Saving what is finished takes long once a signal has come."""
+    """Make saving slow once a signal has arrived."""
 
     def slow(save: Any, *arguments: Any) -> None:
         time.sleep(seconds if received() else 0.0)

@@ -1,4 +1,4 @@
-"""Runs in processes of their own, which a test may kill, stop and wake. They are forked where all is imported."""
+"""Run experiments in separate processes that a test may kill, stop and wake. They are forked after all imports."""
 
 import itertools
 import os
@@ -45,7 +45,7 @@ class Child:
         patience: float = PATIENCE,
         **wrong: Any,
     ) -> None:
-        """`wrong`: functions of `tests.records.faults`, and the argument of each."""
+        """Start the process; `wrong` has functions of `tests.records.faults`, and the argument of each."""
         self._results = results
         self._said = Path(f"{results}.said-{next(_COUNT)}")  # outside the results, whose disk may be full
         options = EngineOptions(engine=engine, workers=workers)
@@ -57,11 +57,11 @@ class Child:
         self.pid: int = self._process.pid
 
     def wait_for_rounds(self, number: int) -> None:
-        """Until so many are saved."""
+        """Wait until this number of rounds is saved."""
         wait_until(lambda: not self._process.is_alive() or _saved_rounds(self._results) >= number, SECONDS_TO_END)
 
     def wait_until_stopped(self) -> None:
-        """By SIGSTOP."""
+        """Wait until the process is stopped by SIGSTOP."""
         wait_until(lambda: not self._process.is_alive() or status_of(self.pid)[:1] == ["T"], SECONDS_TO_END)
 
     def end(self, seconds: float = SECONDS_TO_END) -> End:
@@ -79,7 +79,10 @@ class Child:
 def _run(
     experiment: Experiment, results: Path, engine: EngineOptions, patience: float, wrong: dict[str, Any], said: Path
 ) -> None:
-    """In the process: one run. Its workers are forked, too, since to start them as in production takes seconds."""
+    """Run one experiment in the process.
+
+    Its workers are also forked, because starting them as in production needs seconds.
+    """
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
@@ -112,13 +115,13 @@ def _saved_rounds(results: Path) -> int:
 
 
 def members_of(session: int) -> list[int]:
-    """The processes of the session that have not ended."""
+    """Return the processes of the session that have not ended."""
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     return [pid for pid in pids if status_of(pid)[3:] == [str(session)]]
 
 
 def _survivors(session: int, seconds: float = 30.0) -> list[int]:
-    """Processes of the session that do not end within so many seconds."""
+    """Return the processes of the session that do not end within this number of seconds."""
     deadline = time.monotonic() + seconds
     while (left := members_of(session)) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -76,7 +76,7 @@ def only_item(monkeypatch):
 
 @pytest.fixture
 def called(fssl):
-    """A command on a results folder: exit code, standard output, standard error."""
+    """Run a command on a results folder; return exit code, standard output and standard error."""
 
     def call(command, results, seeds=1):
         verb, *words = command.replace("ITEM", "ssfl/odd --profile demo").split()
@@ -90,7 +90,7 @@ def called(fssl):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """One run of each cell, which was begun under the claim."""
+    """Train one run of each cell, after the claim was registered."""
     results = tmp_path_factory.mktemp("trained")
     begun = {"claims": {"ssfl demo": {"main": [], "others": [item("demo").hash_of(CLAIM)]}}, "rule": rule()}
     for experiment in (TINY, OTHER):
@@ -200,7 +200,7 @@ def damage(folder, file, field, value):
 
 @pytest.fixture
 def results(trained, tmp_path, monkeypatch):
-    """Damaged runs, sound runs of a different cell, and custom modules that leave a file when they are run."""
+    """Make damaged runs, sound runs of a different cell, and custom modules that leave a file when they are run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name, text in OWN.items():
@@ -292,7 +292,7 @@ def broken(data):
 
 @pytest.fixture(scope="module")
 def whole(trained, tmp_path_factory):
-    """The undamaged files of a run and of a configuration."""
+    """Return the undamaged files of a run and of a configuration."""
     folder, stopped = run_folder(trained, TINY), tmp_path_factory.mktemp("stopped")
     stopped_after(1, TINY, stopped)
     return {

@@ -82,7 +82,7 @@ class StopAfter(pl.Callback):
 
 @cache
 def copies_of() -> dict[str, dict[Kind, list[RunRecord]]]:
-    """The finished copies of each method by norm and engine; the cheapest round comes first."""
+    """Return the finished copies of each method by norm and engine; the cheapest round comes first."""
     kinds: dict[str, dict[Kind, list[RunRecord]]] = {}
     for record in all_records(COMMITTED, []):
         if record.is_copy and record.status == "done" and "cpu_seconds" in record.result:
@@ -94,7 +94,7 @@ def copies_of() -> dict[str, dict[Kind, list[RunRecord]]]:
 
 
 def rounds_of(record: RunRecord) -> int:
-    """How many rounds are trained again."""
+    """Return how many rounds are trained again."""
     warm_start = record.experiment["method"].get("warm_start_rounds") or 0
     wanted = max(ROUNDS, warm_start + ROUNDS_WITH_CLIENTS)
     affordable = max(ROUNDS, int(MOST_SECONDS * record.result["rounds"] / record.result["cpu_seconds"]))
@@ -108,7 +108,7 @@ def engine_of(record: RunRecord) -> str:
 
 @cache
 def this_machine(engine: EngineOptions) -> dict[str, Any]:
-    """The manifest of a run on this machine."""
+    """Return the manifest of a run on this machine."""
     from benchmark.experiment import Experiment
     from benchmark.federated.engines import build_engine
     from benchmark.federated.environment import prepare
@@ -123,7 +123,7 @@ def this_machine(engine: EngineOptions) -> dict[str, Any]:
 
 
 def why_not_checked(record: RunRecord) -> str | None:
-    """Why its bits need not come out again here; None if they have to."""
+    """Return why this machine need not repeat the record's bits, or None if it must."""
     if not is_available(record.experiment["data"]["name"]):
         return f"{record.experiment['data']['name']} is not here"
     if reason := why_not_here(record):
@@ -137,7 +137,7 @@ def why_not_checked(record: RunRecord) -> str | None:
 
 
 def differences(recorded: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What recorded rounds, with six significant digits, and those trained again do not have equal."""
+    """Return differences between recorded rounds, with six significant digits, and rounds trained again."""
     for number, (before, now) in enumerate(zip(recorded, again, strict=True), 1):
         metrics, kept = metrics_in(now), metrics_in(before)
         for name in sorted(kept):
@@ -146,7 +146,7 @@ def differences(recorded: Sequence[Mapping[str, Any]], again: Sequence[Mapping[s
 
 
 def first_rounds(record: RunRecord, results: Path) -> Sequence[Mapping[str, Any]]:
-    """The record's first rounds, trained again by this code."""
+    """Train the record's first rounds again with this code."""
     experiment, engine = from_record(record.experiment), EngineOptions().as_recorded(record.manifest)
     with contextlib.suppress(Stopped):
         run(experiment, results, engine=engine, callbacks=[StopAfter(rounds_of(record))])
@@ -156,8 +156,10 @@ def first_rounds(record: RunRecord, results: Path) -> Sequence[Mapping[str, Any]
 
 
 def by_its_own_code(record: RunRecord, place: Path) -> Sequence[Mapping[str, Any]] | None:
-    """The same rounds, trained here by the code of the record's commit; None if this checkout does not have it, or its
-    code is too old for `OTHER_CODE`."""
+    """Train the same rounds with the code of the record's commit.
+
+    Return None if this checkout does not have it, or its code is too old for `OTHER_CODE`.
+    """
     code, given = place / "code", place / "given.json"
     for words in (
         ("clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(code)),

@@ -43,7 +43,7 @@ def sound(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def results(sound, tmp_path) -> Path:
-    """Two seeds of one cell, three rounds each; rounds 2 and 3 are evaluated."""
+    """Make two seeds of one cell with three rounds each; rounds 2 and 3 are evaluated."""
     return shutil.copytree(sound, tmp_path / "results")
 
 
@@ -127,7 +127,7 @@ def test_an_odd_round_that_a_digest_vouches_for_is_named_where_it_is_read(result
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A repository of one commit, taken for ours."""
+    """Make a repository of one commit, and use it as the suite's."""
     (tmp_path / "benchmark").mkdir()
     (tmp_path / "benchmark" / "a.py").write_text("a = 1\n")
     (tmp_path / ".gitignore").write_text("*.log\n")

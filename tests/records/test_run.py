@@ -162,7 +162,7 @@ def test_two_that_write_one_file_at_once_each_write_it_whole(tmp_path):
 
 
 def stopped_in_round_3(results: Path, *signals: int, send: Any = os.kill, **options: Any) -> tuple[str, float]:
-    """A run is stopped when its third round, which waits for it, has begun. What it says, and how long that takes."""
+    """Stop a run when its third round, which waits for it, has begun; return its output and the time."""
     child = Child(EXPERIMENT, results, engine="pool", workers=2, wait_in_round=3, **options)
     child.wait_for_rounds(2)
     time.sleep(0.5)

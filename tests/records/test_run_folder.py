@@ -45,7 +45,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> dict[str, Path]:
-    """The results of an unbroken run, by engine."""
+    """Return the results of an unbroken run, by engine."""
     folders = {name: tmp_path_factory.mktemp("whole") for name in ENGINES}
     for name, options in ENGINES.items():
         assert Child(EXPERIMENT, folders[name], **options).end().code == 0
@@ -53,14 +53,17 @@ def whole(tmp_path_factory) -> dict[str, Path]:
 
 
 def expected_code(fault: str, place: str) -> int:
-    """A run that has been published or is about to be has nothing left to stop, and adopts what stands."""
+    """Return the expected exit code.
+
+    A run that has been published or is about to be has nothing left to stop, and adopts the existing result.
+    """
     if place == "at publishing" and fault in ("stopped", "woken"):
         return 0
     return {"killed": -SIGKILL, "stopped": 76, "woken": 75, "disk full": 73}[fault]
 
 
 def expected_round(fault: str, place: str) -> int:
-    """The one that is gone on from. A signal lets a save come to its end; a round in progress is abandoned."""
+    """Return the round that a run resumes from. A signal lets a save finish; a round in progress is abandoned."""
     if place == "at publishing":
         return ROUNDS
     done = place == "after a save" or (fault == "stopped" and place in ("before a save", "in a save"))
@@ -68,7 +71,7 @@ def expected_round(fault: str, place: str) -> int:
 
 
 def all_combinations() -> Iterator[Any]:
-    """A fault at a place comes to one engine in the quick tests, and to the two others in the slow ones."""
+    """Return all faults by place: each with one engine in the quick tests, and with the two others in the slow ones."""
     for number, (place, fault) in enumerate(itertools.product(PLACES, FAULTS)):
         for turn, engine in enumerate(ENGINES):
             quick = turn == (number + number // len(FAULTS)) % len(ENGINES)

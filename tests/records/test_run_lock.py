@@ -32,7 +32,7 @@ with locked(Path(sys.argv[1]), beat=0.5) as lock:
 
 @pytest.fixture
 def holder(tmp_path):
-    """Another process of this machine that holds tmp_path."""
+    """Start another process of this machine that holds the lock of tmp_path."""
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None and other.stdout.readline() == "claimed\n"
@@ -41,7 +41,7 @@ def holder(tmp_path):
 
 
 def of_another_machine(folder: Path) -> Path:
-    """The claim of a process there, whose heart has just beaten."""
+    """Make the lock of a process on another machine with a heartbeat just now."""
     path = folder / NAME
     path.write_text(json.dumps({"token": "theirs", **this_process(), "machine": "elsewhere"}))
     return path

@@ -121,7 +121,7 @@ def test_the_size_is_that_of_the_tensors_and_little_more(tmp_path):
 
 
 def peaks_of_saving_and_loading(folder: Path) -> tuple[int, int]:
-    """The MB by which the peak of this process grows over a state of 176 MB."""
+    """Return by how many MB the peak of this process grows for a state of 176 MB."""
 
     def peak() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

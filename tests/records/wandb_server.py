@@ -1,4 +1,4 @@
-"""A W&B server on loopback, as far as sweeps and runs need it: our reading of the protocol of wandb 0.31.
+"""Serve W&B on loopback, as far as sweeps and runs need it: our reading of the protocol of wandb 0.31.
 
 A test that passes here shows that the real client and agent work with our commands and files; it does not show that
 W&B's cloud would accept everything that this server does.
@@ -80,7 +80,7 @@ class Server:
         self._http.server_close()
 
     def begin(self, sweep: dict[str, Any]) -> None:
-        """What `wandb sweep` does: every cell of the grid waits to be handed out."""
+        """Queue every cell of the grid, like `wandb sweep`."""
         with self._lock:
             self.sweep = sweep
             parameters = sweep["parameters"]
@@ -91,7 +91,7 @@ class Server:
                     self._waiting.append(arguments)
 
     def answer(self, operation: str, variables: dict[str, Any]) -> Any:
-        """The data of a GraphQL answer; None: no such operation."""
+        """Return the data of a GraphQL answer, or None for an unknown operation."""
         with self._lock:
             return getattr(self, f"on_{operation}", lambda given: None)(variables)
 
@@ -198,7 +198,7 @@ class Server:
         return {"createRunFiles": {"runID": given["run"], "uploadHeaders": [], "files": files}}
 
     def stream(self, name: str, content: dict[str, Any]) -> None:
-        """A part of a run's history."""
+        """Store a part of a run's history."""
         with self._lock:
             run = self.runs.setdefault(name, Run())
             part = content.get("files", {}).get("wandb-history.jsonl", {})
@@ -214,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *args: object) -> None:
-        """Nothing on the terminal."""
+        """Print nothing on the terminal."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

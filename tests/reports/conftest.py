@@ -1,4 +1,4 @@
-"""A site that several of the reports' tests read, and the browser that some of them use."""
+"""Provide a site that several of the reports' tests read, and the browser that some of them use."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.reports.fakes import lean, small, table2
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A realistic item, an arena, and a lean item. Tests only read it."""
+    """Build the site of a realistic item, a method comparison and a lean item. Tests only read it."""
     out = tmp_path_factory.mktemp("site")
     assert build([table2(), small(), lean()], out) == out / "index.html"
     return out
@@ -21,7 +21,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """Headless Chromium."""
+    """Start a headless Chromium."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright, of the dev extra, is not installed")
     found = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
     chromium = next(filter(None, found), None)
@@ -35,7 +35,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    """A page that collects what must not happen: console errors, and requests other than for files."""
+    """Open a page that collects forbidden events: console errors, and requests for anything but files."""
     context = browser.new_context(viewport={"width": 1200, "height": 900})
     opened = context.new_page()
     opened.wrong = []

@@ -1,4 +1,4 @@
-"""Hand-made items and records for the reports' tests: no run is needed to test how runs are shown."""
+"""Make items and records by hand for the reports' tests, because tests of pages need no runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,17 +20,17 @@ MANIFEST = {
 
 
 def make_cell(label: str, setting: Mapping[str, str | int | float], key: int, **more: Any) -> Cell:
-    """A cell with an experiment of its own (`key` rounds, so that no two share a cell_key)."""
+    """Make a cell with a separate experiment; it has `key` rounds, so that no two cells share a cell key."""
     return Cell(label=label, setting=setting, experiment=Experiment(federation=Federation(rounds=key)), **more)
 
 
 def printed(value: float | None) -> dict[str, Printed]:
-    """A published accuracy in percent; none."""
+    """Make a published accuracy in percent, or none."""
     return {} if value is None else {"test/accuracy": Printed(value=value)}
 
 
 def alone(cell: Cell) -> Cell:
-    """Its bound: labels alone, in as many rounds."""
+    """Make the cell's supervised baseline with the same number of rounds."""
     method = ServerOnly(batch_size=cell.experiment.method.batch_size)
     return replace(cell, label="alone", role="bound", experiment=replace(cell.experiment, method=method))
 
@@ -43,7 +43,7 @@ def make_record(
     status: str = "done",
     rounds: list[dict[str, float]] | None = None,
 ) -> RunRecord:
-    """A record of that cell. status "unfinished": no result, as a killed run leaves it."""
+    """Make a record of this cell. With status "unfinished" it has no result, like a killed run."""
     unfinished = status == "unfinished"
     result = {"status": status, "last": dict(last or {}), "selection": "last", "wall_seconds": 61.5}
     return RunRecord(
@@ -71,7 +71,10 @@ def accuracies(cells: Iterable[tuple[Cell, Sequence[float | None]]], first: int 
 
 
 def begun_under(item: Item, records: Records, main: Sequence[str] = (), more: int = 0) -> Records:
-    """Begin the confirming runs under all claims of the item and so many of the paper's other items. `main`: hashes."""
+    """Begin the confirmatory runs under all claims of the item and this number of the paper's other items.
+
+    `main`: hashes.
+    """
     hashes = [item.hash_of(claim) for claim in item.claims]
     others = [claim for claim in hashes if claim not in main]
     family = {"main": list(main), "others": [*others, *(f"of another item {n}" for n in range(more))]}
@@ -86,7 +89,7 @@ def begun_under(item: Item, records: Records, main: Sequence[str] = (), more: in
 
 
 def pair(**claim: Any) -> Item:
-    """Two cells "a" and "b" and one claim on a - b (margin one point)."""
+    """Make an item of two cells "a" and "b" and one claim on a - b with a margin of one point."""
     filled = {"name": "a beats b", "quote": "a is better", "source": "section 1", "contrasts": ({"a": 1.0, "b": -1.0},)}
     return Item(
         name="toy/tab1",
@@ -99,7 +102,7 @@ def pair(**claim: Any) -> Item:
 
 
 def gained(item: Item, gain: float, seeds: int = 1, first: int = 100, **family: Any) -> Records:
-    """Of a pair b has .5; a has so much more, and .001 more again with each seed."""
+    """Make the records of a pair: b has .5, and a has this much more, and .001 more with each further seed."""
     a, b = item.cells
     ends = [(a, [0.5 + gain + s / 1e3 for s in range(seeds)]), (b, [0.5] * seeds)]
     return begun_under(item, accuracies(ends, first), **family)
@@ -114,8 +117,9 @@ ENDS = {  # last accuracy of the fake runs: (small, middle, full)
 
 
 def table2(profile: str = "laptop") -> tuple[Item, Records]:
-    """An item of the shape of SSFL's Table 2 with made-up records: most cells with three seeds, one with two of three,
-    one not run, one diverged run, a rung of a ladder, three claims."""
+    """Make an item in the form of SSFL's Table 2 with made-up records: most cells with three seeds, one with two of
+    three, one not run, one diverged run, a rung of a cumulative ablation, three claims.
+    """
     cells, records = list[Cell](), dict[str, dict[int, RunRecord]]()
     for place, (size, (C, *numbers)) in enumerate(COHORTS.items()):
         for method, number in zip(ENDS, (*numbers, None), strict=True):
@@ -152,7 +156,7 @@ def table2(profile: str = "laptop") -> tuple[Item, Records]:
 
 
 def learning(cell: Cell, seed: int, end: float) -> RunRecord:
-    """Twelve rounds in which the accuracy rises, evaluated in every third; later seeds end a little higher."""
+    """Make twelve rounds with a rising accuracy, evaluated in every third; later seeds end a little higher."""
     rounds = []
     for t in range(1, 13):
         line = {"round": t, "comm/bytes_up": 8.3e6, "comm/bytes_down": 8.3e6, "pseudo/kept": 0.8 + t / 100}
@@ -164,8 +168,10 @@ def learning(cell: Cell, seed: int, end: float) -> RunRecord:
 
 
 def lean(profile: str = "laptop", **changes: Any) -> tuple[Item, Records]:
-    """Two methods at two cohort sizes, without rounds to draw. A/4 has one seed of three, B/4 none; B/2 has a diverged
-    third seed."""
+    """Make an item of two methods at two cohort sizes, without rounds to draw.
+
+    A/4 has one seed of three, B/4 none; B/2 has a diverged third seed.
+    """
     cells = [
         make_cell(f"{m}/{C}", {"method": m, "C": C}, 300 + 10 * C + ord(m), published=printed({"A": 83.07}.get(m)))
         for C in (2, 4)
@@ -187,7 +193,7 @@ ONE_MORE_CLIENT = "the server's labels are one more client's"
 
 
 def run_of(cell: Cell, seed: int, ends: Sequence[float], steps: float, up: float, **more: str) -> RunRecord:
-    """A finished run of rounds with these accuracies, and so many local steps and bytes up in each."""
+    """Make a finished run of rounds with these accuracies, and this number of local steps and bytes up in each."""
     costs = {"local_steps": steps, "comm/bytes_up": up, "comm/bytes_down": 0.0}
     rounds = [{"round": t, **costs, "test/accuracy": end} for t, end in enumerate(ends, start=1)]
     record = make_record(cell, seed, {**costs, "test/accuracy": ends[-1]}, rounds=rounds, **more)
@@ -196,13 +202,16 @@ def run_of(cell: Cell, seed: int, ends: Sequence[float], steps: float, up: float
 
 
 def arena_cell(method: str, value: object, key: int, varies: str = "hyperparameters", **more: str) -> Cell:
-    """A cell of the arena; its experiment has `key` rounds so that no two cells share a key."""
+    """Make a cell of the method comparison; its experiment has `key` rounds, so that no two cells share a key."""
     return make_cell(f"{method}/{value}", {"method": method, varies: value}, key, **more)  # type: ignore[dict-item]
 
 
 def small() -> tuple[Item, Records]:
-    """An arena. Two rounds a run. A: 10 steps and 1 MB a round, .5 then .90 .91 .92; B: 20 steps and .5 MB, .7 then .80
-    .82 .81; C was not run, D diverged, S is a bound that tuning does not touch, E/tuned waits for its trials."""
+    """Make a method comparison with two rounds per run.
+
+    A: 10 steps and 1 MB per round, .5 then .90 .91 .92; B: 20 steps and .5 MB, .7 then .80 .82 .81; C was not run, D
+    diverged, S is a bound that tuning does not change, E/tuned waits for its trials.
+    """
     cells = [
         arena_cell("A", "own", 700),
         arena_cell("B", "own", 701, note=ONE_MORE_CLIENT),

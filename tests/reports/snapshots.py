@@ -1,4 +1,4 @@
-"""Pages as text: a small example of each kind, kept in the folder `snapshots`, and compared as text.
+"""Render pages as text: a small example of each kind, kept in the folder `snapshots` and compared as text.
 
 `python -m tests.reports.snapshots` writes the files anew. Review their diff as you would review the pages. Numbers in
 them are of made-up runs; what depends on the code's version (hashes, versions, settings) is left out.

@@ -36,7 +36,7 @@ PLACES = {head.name: place for place, head in enumerate(HEADS)}
 
 @pytest.fixture(scope="module")
 def item() -> Item:
-    """The digits' comparison with five seeds."""
+    """Return the digits' comparison with five seeds."""
     (found,) = items(["arena/digits"], "demo")
     return replace(found, seeds=5)
 
@@ -52,12 +52,12 @@ def cell_of(item: Item, method: str) -> Cell:
 
 
 def own(item: Item, ends: Mapping[str, Sequence[float]]) -> ItemResults:
-    """This suite's records with these accuracies from seed 0 on."""
+    """Make this suite's records with these accuracies from seed 0 on."""
     return ItemResults(item, accuracies([(cell_of(item, method), values) for method, values in ends.items()]))
 
 
 def sent(runs: Sequence[RunRecord], labels: Mapping[str, str], verified: Sequence[Any] = (), **card: Any) -> Any:
-    """An accepted submission, as the site reads it."""
+    """Make an accepted submission, in the form that the site reads."""
     texts = {"title": "T", "by": "Ann", "note": "", **card}
     bundle = Bundle(card={**texts, "labels": labels}, records=runs, source={}, content=b"")
     again = [name for check in verified for name in check["runs"]]

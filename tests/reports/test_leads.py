@@ -95,7 +95,7 @@ def test_settings_with_too_few_seeds_are_named_once_and_count_for_no_method() ->
 
 
 def fields_of(experiment: Experiment) -> dict[str, object]:
-    """All fields by dotted names, without those of the method and the seed."""
+    """Return all fields by dotted names, without the fields of the method and the seed."""
     flat: dict[str, object] = {}
 
     def collect(tree: object, path: str) -> None:

@@ -28,20 +28,20 @@ BUILDERS = {**ITEMS, **VARIANTS}
 
 @cache
 def transcribed(name: str) -> tuple[Mapping[str, Any], ...]:
-    """The lines of the item's file."""
+    """Return the lines of the item's file."""
     paper, _, item = name.partition("/")
     file = tomllib.loads((ROOT / "results" / "published" / paper / f"{item}.toml").read_text())
     return transcribed(f"{paper}/{file['cells_of']}") if "cells_of" in file else tuple(file["cells"])
 
 
 def file_of(item: Item) -> str:
-    """The name of the item's file: a variant has that of the item that it builds otherwise."""
+    """Return the name of the item's file; a variant has the file of the item that it builds differently."""
     path = ROOT / "results" / "published" / f"{item.name}.toml"
     return item.name if path.is_file() else item.name.rpartition("-")[0]
 
 
 def data_of(line: Mapping[str, Any], name: str) -> set[str]:
-    """The data set that the line names; of a line without one, those that run at profile `paper`."""
+    """Return the data set that the line names; for a line without one, the data sets at profile `paper`."""
     if "data" in line:
         return {WORDS[line["data"]]}
     cells = item_of(BUILDERS[name], "paper").cells

@@ -25,7 +25,7 @@ pyarrow = pytest.importorskip("pyarrow", reason="pyarrow, of the extra parquet, 
 
 @pytest.fixture(scope="module")
 def of_mnist():
-    """One item's committed records."""
+    """Return one item's committed records."""
     (item,) = items(["arena/mnist"], "laptop")
     keys = [cell.cell_key for cell in item.cells]
     records = read_records(ROOT / "results", keys, with_reference=True, with_runs=False)
@@ -34,7 +34,7 @@ def of_mnist():
 
 @pytest.fixture(scope="module")
 def release(of_mnist, tmp_path_factory):
-    """Its release, with a submission of three runs, of which one was trained again."""
+    """Write its release, with a submission of three runs; one of them was trained again."""
     reported, records = of_mnist
     (digits,) = items(["arena/digits"], "demo")
     folder = tmp_path_factory.mktemp("release")

@@ -32,7 +32,7 @@ ways   = {{ "as printed" = ["toy/tab1: {says}", "toy/tab1: without"] }}
 
 
 def toy(cells: list[str]) -> Item:
-    """Cells with a part, one without, and a claim on each pair."""
+    """Make cells with a part, one without, and a claim on each pair."""
     made = [make_cell(label, {"method": label}, key) for key, label in enumerate([*cells, "without"], 1)]
     fixed: dict[str, Any] = {"quote": "", "source": "ours", "form": "improves", "endpoint": "end", "least": 0.01}
     claims = [Claim(name=label, contrasts=({label: 1, "without": -1},), **fixed) for label in cells]

@@ -22,7 +22,7 @@ from tests.reports.test_site import words
 
 
 def sentence(verdicts: Sequence[Verdict], withdrawn: Sequence[int] = ()) -> list[Sentence]:
-    """A sentence with so many contrasts, judged so."""
+    """Make a sentence with this number of contrasts and these verdicts."""
     item = pair()
     claims = tuple(
         replace(
@@ -70,7 +70,7 @@ def test_a_withdrawn_contrast_counts_for_nothing() -> None:
 
 
 def at_two_sizes(least: float = 0.01) -> tuple[tuple[Item, Records], tuple[Item, Records]]:
-    """A sentence that is judged with 10 clients, where a loses to b, and has runs with 470, where a is better."""
+    """Make a sentence that is judged with 10 clients, where a loses to b, and has runs with 470, where a wins."""
     small, large = pair(), replace(pair(), name="toy/tab2", claims=())
     cells = []
     for cell in large.cells:

@@ -51,7 +51,7 @@ class Page(HTMLParser):
         return [attrs["href"] or "" for tag, attrs in self.tags if tag == "a" and "href" in attrs]
 
     def files(self) -> list[str]:
-        """The links that lead to another file."""
+        """Return the links that lead to another file."""
         return [link.partition("#")[0] for link in self.links() if not link.startswith(("#", "https:"))]
 
 

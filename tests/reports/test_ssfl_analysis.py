@@ -53,7 +53,7 @@ def cell(way: str, R: float) -> Cell:
 
 
 def runs(one: Cell, accuracies: list[float], diversity: float) -> dict:
-    """One record a seed; three rounds of diversity, the first far off."""
+    """Make one record per seed; three rounds of diversity, the first far off."""
     rounds = [{"round": t, DIVERSITY: value} for t, value in enumerate((9.0, diversity, diversity), start=1)]
     return {s: make_record(one, s, {"test/accuracy": value}, rounds=rounds) for s, value in enumerate(accuracies)}
 

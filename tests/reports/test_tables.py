@@ -180,7 +180,9 @@ def test_rounds_to_a_target_have_a_mean_where_all_runs_come_there() -> None:
 
 
 def compared(profile: str = "paper", margin: float | None = 0.01, note: str = "") -> ItemResults:
-    """A was printed at 90 % and ended at 93, B at 80 % and ended at 80.5. `note`: what the files of A's run say."""
+    """Make an item: A was published at 90 % and ended at 93, B at 80 % and ended at 80.5. `note`: the note of the files
+    of A's run.
+    """
     printed_at = {"A": (90.0, 0.93), "B": (80.0, 0.805)}
     cells = [
         make_cell(m, {"method": m}, 900 + i, published=printed(p)) for i, (m, (p, _)) in enumerate(printed_at.items())

@@ -13,7 +13,8 @@ from tests.reports.test_site import HOSTILE, Page, words
 
 
 def study(**changes: Any) -> str:
-    """Three seeds: the default at 80, 82, 84 %, a better trial at 81, 84, 87 %, and one that was pruned.
+    """Make a study of three seeds: the default at 80, 82, 84 %, a better trial at 81, 84, 87 %, and one that was
+    pruned.
 
     Best - default is 1, 2, 3 points: 2 in the mean.
     """

@@ -1,4 +1,5 @@
-"""Many launchers on one folder of results, and what may come to them: the records are those of one left in peace.
+"""Run many launchers on one results folder under random faults: the records equal the records of an undisturbed
+launcher.
 
     python -m tests.soak.chaos [--workers 20] [--runs 60] [--kills 40] [--stops 2] [--removals 2] [--full-disks 1]
         [--default-interval] [--seed 0]
@@ -48,7 +49,7 @@ DISK_MB = 200
 
 
 def experiments(number: int) -> list[Experiment]:
-    """Cells of one learning rate each."""
+    """Return cells with one learning rate each."""
     tiny = replace(tiny_experiment(), federation=Federation(K=4, C=4, T=2, rounds=ROUNDS))
     return [replace(tiny, optimizer=replace(tiny.optimizer, lr=0.05 + 0.0001 * index)) for index in range(number)]
 
@@ -64,7 +65,7 @@ def slow_work_saved_each_round(pipe: Connection, *arguments: Any) -> None:
 
 
 def launcher(runs: list[Experiment], results: Path, log: Path, work: Callable[..., None]) -> Any:
-    """A process of its own session; what it says is in the file."""
+    """Start a process in a separate session; its output is in the file."""
     log.touch()  # it may be killed before it can
     process = multiprocessing.get_context("fork").Process(target=_launch, args=(runs, results, log, work))
     process.start()
@@ -95,7 +96,10 @@ def trained_now(results: Path) -> list[tuple[Path, int]]:
 
 
 def comes(what: str, folder: Path, pid: int, launched: int, draw: random.Random) -> Callable[[], object] | None:
-    """Do it to a run that is trained, or to a launcher. What undoes it, if anything does, is to be called later."""
+    """Apply the fault to a run in training, or to a launcher.
+
+    Return the function that undoes it later, if there is one.
+    """
     match what:
         case "killed while it trains":
             os.kill(pid, signal.SIGKILL)
@@ -116,7 +120,7 @@ def comes(what: str, folder: Path, pid: int, launched: int, draw: random.Random)
 
 
 def chaos(results: Path, logs: Path, runs: list[Experiment], options: argparse.Namespace) -> tuple[Counter, list[str]]:
-    """Until every launcher has ended in peace: what came to them, and what should not be."""
+    """Apply faults until every launcher has ended regularly; return the faults and the errors."""
     draw, work = random.Random(options.seed), slow_work if options.default_interval else slow_work_saved_each_round
     kills = ["killed while it trains", "killed one of a launcher's", "killed all of these"]
     waiting = [draw.choice(kills) for _ in range(options.kills)] + ["stopped"] * options.stops
@@ -158,7 +162,7 @@ def chaos(results: Path, logs: Path, runs: list[Experiment], options: argparse.N
 
 
 def figures_of(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The figures; "wrong" lists what should not be."""
+    """Return the figures; "wrong" lists the errors."""
     runs, began, attempts = experiments(options.runs), time.monotonic(), 0
     results, whole, logs = (folder / name for name in ("results", "whole", "logs"))
     for place in (results, logs):

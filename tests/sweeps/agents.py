@@ -1,4 +1,4 @@
-"""Commands in processes of their own, which may get a signal; W&B's client and agent, which ask `wandb_server`."""
+"""Run commands in separate processes that may get a signal, with W&B's client and agent on `wandb_server`."""
 
 import os
 import subprocess
@@ -31,14 +31,14 @@ def environment(server: Server | None, folder: Path, **more: str) -> dict[str, s
 
 
 def small_sweep(folder: Path, **more: list[Any]) -> tuple[Path, Experiment]:
-    """A sweep file, and the first of its runs, which takes some seconds."""
+    """Return a sweep file, and the first of its runs, which needs some seconds."""
     path = folder / "sweep.yaml"
     path.write_text(written({"T": [8], "profile": ["demo"], "seed": [0], **more}, name="small", made_by="a test"))
     return path, checked(read(path))[0]
 
 
 def signalled(words: Sequence[Any], number: int, results: Path, run: Experiment, **more: str) -> tuple[int, str, str]:
-    """A command that gets a signal once that run has its first round: its exit code and what it said."""
+    """Send a signal to a command once this run has its first round; return its exit code and output."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "FSSL_RESULTS": str(results), **more}
     command, pipe = [str(word) for word in words], subprocess.PIPE
     with subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True) as process:
@@ -54,7 +54,7 @@ def called(words: list[str], env: dict[str, str], seconds: float = 120) -> subpr
 
 
 def assert_mirrored(run: Run, folder: Path) -> None:
-    """W&B has each of the 60 recorded rounds once, apart from what its client adds."""
+    """Assert that W&B has each of the 60 recorded rounds once, except for the additions of its client."""
     assert [line["_step"] for line in run.history] == list(range(1, 61))
     for seen, line in zip(run.history, record_of(folder).rounds, strict=True):
         metrics = {k: v for k, v in line.items() if not k.startswith(("cell_key", "seed", "time/"))}

@@ -1,4 +1,5 @@
-"""A method that stands still before some of its rounds until the test lets it go on: faults then hit where they should.
+"""Define a method that waits before some of its rounds until the test continues it, so that faults hit the intended
+round.
 
 `GATE.3` in the folder is what lets it into round 3.
 """
@@ -36,7 +37,7 @@ class Gated(SSFL):
 
 
 def begun(folder: Path) -> int:
-    """How many attempts were made at the run in `folder`, so far that the last one has its first round; else 0."""
+    """Return the number of attempts at the run in `folder`, if the last one has its first round, and 0 if not."""
     manifest, rounds = folder / "manifest.json", folder / "progress.jsonl"
     if not manifest.exists() or not rounds.exists() or b"\n" not in rounds.read_bytes():
         return 0

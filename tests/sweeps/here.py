@@ -1,4 +1,4 @@
-"""Workers in the place of processes: each run is over at once."""
+"""Replace worker processes by workers in this process, which train each run at once."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,5 +33,7 @@ class Here:
 
 
 def in_this_process(size: int, results: Path, *options: Any) -> Here:
-    """Stand in for `LocalWorkers`, where processes of their own are not the point: each takes seconds to load torch."""
+    """Replace `LocalWorkers` in tests that need no separate processes, because each process needs seconds to load
+    torch.
+    """
     return Here(lambda experiment: attempt(experiment, results, "cpu"))

@@ -157,8 +157,11 @@ def test_signals_are_passed_on_to_the_agents_each_time(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def preempted(tmp_path_factory):
-    """A run under an agent that was stopped by SIGTERM and handed out again: its server, its record's folder and exit
-    codes. Two uploads of the history are cut off."""
+    """Make a run under an agent that was stopped by SIGTERM and handed out again: its server, its record's folder and
+    exit codes.
+
+    Two uploads of the history are cut off.
+    """
     folder = tmp_path_factory.mktemp("preempted")
     (folder / "config.json").write_text(json.dumps({"T": 4, "profile": "demo"}))
     with Server(drops=2) as server:

@@ -33,7 +33,7 @@ FIRST = 2 * 9 * 16 * 8 * 8  # FLOPs of the first convolution, 3 x 3 from one cha
 
 
 def flops_of(experiment: Experiment, trained: int, labelled: int) -> int:
-    """Of a backward pass: two products for each one, but for the images, which need no gradient."""
+    """Return the FLOPs of a backward pass: two products for each one, except for the images, which need no gradient."""
     data = stand_in(experiment).data
     forward, _ = pass_of(experiment.model, data.image_shape, data.num_classes)
     return trained * (3 * forward - FIRST) + labelled * forward

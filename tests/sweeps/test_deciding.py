@@ -18,7 +18,7 @@ def keys_of(item: Item) -> set[str]:
 
 
 def with_third_cell(item: Item) -> tuple[Item, Cell]:
-    """The pair, and a cell that no claim is about."""
+    """Return the pair, and a cell without a claim."""
     third = make_cell("c", {"method": "c"}, 77)
     return replace(item, cells=(*item.cells, third)), third
 

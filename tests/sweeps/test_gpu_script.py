@@ -24,7 +24,7 @@ LAPTOP = next(iter(SETTINGS))
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Setting]:
-    """The laptop's network alone, with two jobs."""
+    """Return the laptop's network only, with two jobs."""
     monkeypatch.setattr(gpu, "SETTINGS", {LAPTOP: shrunk(SETTINGS[LAPTOP])})
     return gpu.SETTINGS
 

@@ -62,7 +62,7 @@ READS = {
 
 @pytest.fixture
 def planned(tmp_path, monkeypatch, fssl):
-    """The plan of one run of a method whose `round` has this line: exit code, JSON values, standard error."""
+    """Plan one run of a method with this line in its `round`; return exit code, JSON values, standard error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     module = f"reads_{next(NUMBERS)}"

@@ -166,7 +166,7 @@ def seeds_of(runs: list[Experiment]) -> list[int]:
 
 @pytest.fixture
 def units(tiny) -> list[Unit]:
-    """Five seeds of two arms."""
+    """Return five seeds of two arms."""
     other = replace(tiny, federation=replace(tiny.federation, T=3))
     return [Unit(entry=ONE, seed=n, runs=(tiny.with_seed(n), other.with_seed(n))) for n in range(5)]
 
@@ -237,7 +237,7 @@ def test_a_unit_is_not_split_between_two_machines(version, refused, units):
 
 @pytest.fixture
 def called(written, tmp_path, fssl, monkeypatch) -> Callable[..., dict[str, Any]]:
-    """A call of the queue with given units in the place of those of its file, and what it says."""
+    """Call the queue with given units in place of the units in its file; return its output."""
     path = written(ENTRY)
 
     def call(units: list[Unit], *words: Any) -> dict[str, Any]:

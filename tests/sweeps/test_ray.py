@@ -58,7 +58,7 @@ def end_node_of(pid: int, cluster: Any) -> None:
 
 
 def gated(folder: Path) -> list[Experiment]:
-    """Two cells of 4 rounds, which wait before round 3 until GATE.3 is there."""
+    """Return two cells of 4 rounds, which wait before round 3 until GATE.3 exists."""
     method = Gated(**vars(tiny_experiment().method), folder=str(folder), rounds="3")
     tiny = replace(tiny_experiment(), method=method, federation=Federation(K=4, C=4, T=2, rounds=4))
     return [replace(tiny, optimizer=replace(tiny.optimizer, lr=lr)) for lr in (0.05, 0.06)]

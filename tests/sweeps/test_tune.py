@@ -280,7 +280,7 @@ PASSWORD = "correct horse"  # with a character that a URL has to escape
 
 
 def programs() -> Path:
-    """The folder of initdb and pg_ctl; skips the test where there is none."""
+    """Return the folder of initdb and pg_ctl; skip the test without it."""
     initdb = shutil.which("initdb", path=os.pathsep.join(map(str, PLACES)))
     if initdb is None:
         pytest.skip("no PostgreSQL here: `apt-get install postgresql` brings initdb and pg_ctl")
@@ -288,7 +288,7 @@ def programs() -> Path:
 
 
 def unprivileged() -> tuple[int, int] | None:
-    """The user and group to run PostgreSQL as, since it refuses root; None where this user is not root."""
+    """Return the user and group to run PostgreSQL as, since it refuses root, or None if this user is not root."""
     if os.geteuid() != 0:
         return None
     users = {entry.pw_name: (entry.pw_uid, entry.pw_gid) for entry in pwd.getpwall()}
@@ -322,7 +322,7 @@ class Postgres:
         self._run("pg_ctl", "-D", str(self._folder / "data"), "-w", "-t", "120", "-l", log, "-o", options, "start")
 
     def stop(self) -> None:
-        """At once, as if its machine had lost its power."""
+        """Stop at once, as if the machine had lost its power."""
         self._run("pg_ctl", "-D", str(self._folder / "data"), "-w", "-m", "immediate", "stop")
 
     def _run(self, program: str, *words: str) -> None:
@@ -384,7 +384,7 @@ def test_a_search_over_what_is_no_single_value_is_refused_in_one_line(fssl, tmp_
 
 
 def damaged(lines: list[bytes], how: str) -> tuple[list[bytes], int]:
-    """A journal with one fault in its middle, and the number of the line that has it."""
+    """Write a journal with one fault in its middle; return the number of the faulty line."""
     middle = len(lines) // 2
     first, last = lines[:middle], lines[middle:]
     if how == "a blank line":

@@ -34,7 +34,7 @@ EFFECTS = (0.25, 0.5, 0.75, 1.0, 1.5)
 
 
 def families_of(number: int, simulated: int) -> int:
-    """Fewer of large families, which take longer."""
+    """Return fewer of the large families, because they are slower."""
     return max(200, simulated * 4 // number)
 
 
@@ -52,8 +52,11 @@ def errors(simulated: int) -> dict[str, dict[str, float]]:
 
 
 def power(effect: float, families: int, falls: float = 0.0) -> dict[str, object]:
-    """Of a family of four whose claims all gain: the share of the first claim's "holds" by each look, and the seeds it
-    takes (undecided: the last look's). `falls`: in that share of its runs the better arm falls."""
+    """Return, for a family of four claims that all gain, the share of the first claim's "holds" by each look, and the
+    seeds that it needs; undecided: the last look's.
+
+    `falls`: in this share of its runs the better arm falls.
+    """
     rng, claims, family = np.random.default_rng(2), claims_of(1, 0.1) * 4, family_of(4, 0)
     at: list[int | None] = []
     for _ in range(families):

@@ -8,7 +8,7 @@ from tests.reports.fakes import accuracies, alone, make_record, pair
 
 
 def collapsed_against(a: list[float], labels_alone: list[float], status: str = "done") -> bool:
-    """Whether cell "a" has collapsed, by runs of these accuracies."""
+    """Return whether cell "a" has collapsed, by runs of these accuracies."""
     item = pair()
     cell, bound = item.cells[0], alone(item.cells[0])
     item = replace(item, cells=(*item.cells, bound))

@@ -17,7 +17,7 @@ CELL = make_cell("a", {"method": "A"}, 40)
 
 
 def run(accuracies: Mapping[int, float], rounds: int, joined: int = 0) -> RunRecord:
-    """A run that was evaluated in these rounds."""
+    """Make a run that was evaluated in these rounds."""
     lines = [{"round": t} | ({"test/accuracy": accuracies[t]} if t in accuracies else {}) for t in range(1, rounds + 1)]
     last = {"test/accuracy": accuracies[max(accuracies)]}
     record = make_record(CELL, 0, last, rounds=lines)

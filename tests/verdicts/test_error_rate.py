@@ -67,12 +67,12 @@ def correlated(rng: np.random.Generator, claims: int) -> Runs:
 
 
 def tied(step: float) -> Callable[[np.random.Generator, int], Runs]:
-    """Accuracies on so few test images that one of them is `step` standard deviations."""
+    """Return accuracies on so few test images that one of them is `step` standard deviations."""
     return lambda rng, claims: none_collapsed(step * np.round(rng.normal(size=(claims, len(SEEDS))) / step))
 
 
 def one_falls(share: float, spread: float = 1.0) -> Callable[[np.random.Generator, int], Runs]:
-    """a falls in a share of its runs, and leads in the others by so much that the median difference is zero."""
+    """Let a fall in a share of its runs, and lead in the others by so much that the median difference is zero."""
 
     def draw(rng: np.random.Generator, claims: int) -> Runs:
         lead = -spread * stats.norm.ppf((0.5 - share) / (1 - share))
@@ -92,8 +92,11 @@ def both_fall(share: float) -> Callable[[np.random.Generator, int], Runs]:
 
 
 def lowest_fall(share: float) -> Callable[[np.random.Generator, int], Runs]:
-    """Arms of unequal spread, 3 and .5; the lowest runs of the wide one lie so far below labels alone that they count
-    as collapsed. It is as often ahead as behind."""
+    """Make arms of unequal spread, 3 and .5; the lowest runs of the wide one are so far below the supervised baseline
+    that they count as collapsed.
+
+    It is as often ahead as behind.
+    """
 
     def draw(rng: np.random.Generator, claims: int) -> Runs:
         a, b = rng.normal(0, 3, (claims, len(SEEDS))), rng.normal(0, 0.5, (claims, len(SEEDS)))
@@ -151,7 +154,7 @@ def evidence_of(runs: Runs, claims: list[Claim]) -> list[Evidence]:
 
 
 def is_false(decision: Reading, claim: Claim, effect: float) -> bool:
-    """Whether the verdict contradicts the true median difference."""
+    """Return whether the verdict contradicts the true median difference."""
     inside = abs(effect) < claim.least
     if claim.form == "comparable":
         return (decision.verdict == "holds" and not inside) or (decision.verdict == "contradicted" and inside)
@@ -162,7 +165,7 @@ def is_false(decision: Reading, claim: Claim, effect: float) -> bool:
 
 
 def error_rate(draw: Draw, number: int, main: int, margin: float, families: int, seed: int = 1) -> float:
-    """The share of families with a false verdict, of so many claims and main claims."""
+    """Return the share of families with a false verdict, for this number of claims and primary claims."""
     rng = np.random.default_rng(seed)
     claims, family, effects = claims_of(number, margin), family_of(number, main), draw.effects(number, margin)
     false = 0
@@ -178,7 +181,7 @@ def error_rate(draw: Draw, number: int, main: int, margin: float, families: int,
 
 
 def within_noise(share: float, families: int) -> bool:
-    """Whether a true rate of .05 could have given so many: the upper 1 in 1,000."""
+    """Return whether a true rate of .05 could have given this number: the upper 1 in 1,000."""
     return share <= stats.binom.isf(1e-3, families, ALLOWED) / families
 
 

@@ -20,7 +20,7 @@ def tab2() -> Item:
 
 
 def begin(results: Path, item: Item, seed: int, claims: ClaimFamily) -> None:
-    """The manifest of a run of the item's first cell."""
+    """Return the manifest of a run of the item's first cell."""
     folder = run_folder(results, item.cells[0].experiment.with_seed(seed))
     folder.mkdir(parents=True)
     noted = {"ssfl demo": {"main": list(claims.main), "others": list(claims.others)}}
@@ -133,7 +133,7 @@ def test_a_judged_claim_is_replaced_by_one_of_its_own_on_a_seed_block_that_judge
 
 
 def copies(cell_key: str, first: int) -> list[Path]:
-    """The committed copies of a cell on a seed block."""
+    """Return the committed copies of a cell on a seed block."""
     return list((ROOT / "results" / "reference" / cell_key).glob(f"seed={first // 100}??.json.gz"))
 
 

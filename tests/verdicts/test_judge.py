@@ -41,18 +41,18 @@ def improves(better: str, factor: float = 1.0) -> Claim:
 
 
 def three_cells(*claims: Claim) -> Item:
-    """Cells "a", "b" and "c"."""
+    """Return cells "a", "b" and "c"."""
     cells = tuple(make_cell(name, {"method": name}, 30 + n) for n, name in enumerate("abc"))
     return Item(name="t/t", title="t", profile="demo", cells=cells, claims=claims)
 
 
 def judge(item: Item, records: Records, **family: Any) -> list[Judged]:
-    """The verdicts by runs that were begun under the item's claims."""
+    """Return the verdicts by runs that were begun under the item's claims."""
     return judge_as_begun(item, begun_under(item, records, **family))
 
 
 def judged(differences: list[float], *, first: int = 100, claims: int = 1, **claim: Any) -> Judged:
-    """The verdict on a - b = differences, as one of so many claims of a paper."""
+    """Return the verdict on a - b = differences, for one claim among this number of claims of a paper."""
     item = pair(**claim)
     return judge(item, gains(item, differences, first=first), more=claims - 1)[0]
 
@@ -223,14 +223,14 @@ def test_a_diverged_run_counts_with_the_worst_accuracy():
 
 
 def with_bound(a: list[float], labels_alone: list[float], **claim: Any) -> tuple[Item, Records]:
-    """a against b, which is always .5, with labels alone as a's bound."""
+    """Return a against b, which is always .5, with the supervised baseline as a's bound."""
     item = pair(**claim)
     item = replace(item, cells=(*item.cells, alone(item.cells[0])))
     return item, accuracies(list(zip(item.cells, (a, [0.5] * len(a), labels_alone), strict=True)), first=100)
 
 
 def first_evidence(item: Item, records: Records) -> Evidence:
-    """What the records say of the item's first claim."""
+    """Return the evidence of the records for the item's first claim."""
     return evidence(item, records, assignments(item, records)[0])
 
 

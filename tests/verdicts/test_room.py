@@ -13,7 +13,7 @@ from tests.reports.fakes import accuracies, begun_under, make_cell, pair
 
 
 def upper(item: Item) -> Item:
-    """The item with central FixMatch, which has all images in one place."""
+    """Return the item with central FixMatch, which has all images in one place."""
     cell = make_cell("central", {"method": "FixMatch"}, 33)
     return replace(item, cells=(*item.cells, replace(cell, experiment=replace(cell.experiment, method=FixMatch()))))
 

@@ -60,7 +60,7 @@ class Place:
 
 
 def at(item: Item, K: int) -> Item:
-    """The item with so many clients."""
+    """Return the item with this number of clients."""
     cells = []
     for cell in item.cells:
         federation = replace(cell.experiment.federation, K=K, C=2)

@@ -18,7 +18,7 @@ NEW = {"rule": {"version": 7, "constants": ""}, "engine": {"name": "pool"}, "num
 
 
 def changed(records: Records, cell: str, seeds: range, **manifest: Any) -> dict[str, dict[int, RunRecord]]:
-    """The records with these entries in the manifests of some runs of a cell."""
+    """Return the records with these entries in the manifests of some runs of a cell."""
     made = {key: dict(runs) for key, runs in records.items()}
     for seed in seeds:
         run = made[cell][seed]

@@ -1,4 +1,4 @@
-"""Every verdict by the committed copies, a line each: `python -m tests.verdicts.verdicts_now > before.txt`.
+"""Print every verdict from the committed copies, one per line: `python -m tests.verdicts.verdicts_now > before.txt`.
 
 Compare the lines of two commits to see which verdicts a change of the rule moves. `previous_release.py` runs this file
 as a script in the sources of an older commit, with `--json`.

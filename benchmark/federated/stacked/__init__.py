@@ -1,14 +1,14 @@
 """Train many jobs as one: each tensor operation of a local step works on the tensors of M jobs at once.
 
-Launching an operation on a GPU takes 20 to 40 microseconds, and the kernels of a small network need less time than
+Launching an operation on a GPU needs 20 to 40 microseconds, and the kernels of a small network need less time than
 that. M jobs with the same network and batch sizes need the same operations, so this package launches each operation
 once for all of them.
 
 * `kinds` decides which jobs can take their steps together, and which entries their steps read.
 * `trees` converts the tensors of M jobs to one tensor with M rows, and back.
 * `layers` computes the convolutions, norms and dropout of M networks in one operation each.
-* `tick` takes one local step of M jobs: `torch.func.vmap` over the method's own loss.
-* `optimizer` implements SGD and Adam for M jobs, each with its own norm, rate and step count.
+* `tick` runs one local step of M jobs: `torch.func.vmap` over the method's own loss.
+* `optimizer` implements SGD and Adam for M jobs, with a norm, rate and step count per job.
 * `log` collects the reports of a group's steps and reads them once.
 * `guard` compares the first step of each kind with the same jobs trained separately.
 * `runner` and `engine` train groups and rounds.

@@ -1,10 +1,10 @@
 """Record one local step of a group as a CUDA graph: a fixed list of operations on fixed memory.
 
 A whole step is then launched at once, instead of some hundred operations one by one. All values that change from step
-to step (batches, drawn numbers, rates and dropout masks) are copied into the memory that the operations read. The
-state is in memory that does not move (`Group`). Only steps of all jobs of a group are recorded.
+to step, such as batches, drawn numbers, rates and dropout masks, are copied into the memory that the operations read.
+The state is in memory that does not move (`Group`). Only steps of all jobs of a group are recorded.
 
-A recording repeats the step as it was when it was recorded. So a kind whose steps read `step.number` is never recorded,
+A recording repeats the recorded step exactly. So a kind with steps that read `step.number` is never recorded,
 and every recording is compared once with the step itself, at a different step from the recorded one.
 """
 
@@ -83,8 +83,8 @@ class Recording:
     def check(self, inputs: Inputs, masks: Masks, again: Masks) -> Results:
         """Take the step twice from the same state, recorded and not recorded, and return its results.
 
-        `masks` and `again` draw the same numbers. Raise CannotRepeat if the two steps differ. The state is then that
-        of the step that was not recorded.
+        `masks` and `again` draw the same numbers. Raise CannotRepeat if the two steps differ. The state is then the
+        state after the step that was not recorded.
         """
         before = copied(self._state.trees())
         repeated = self.replay(inputs, masks)

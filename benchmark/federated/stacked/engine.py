@@ -28,8 +28,8 @@ class StackedEngine:
     ) -> None:
         """Create the engine of a run.
 
-        `most` limits the jobs in one step. `capture` says whether steps become CUDA graphs; if it is None, they do
-        on a CUDA device. `shared` is the state that runs share if they train together; it overrides the other two.
+        `most` limits the jobs in one step. With `capture`, steps become CUDA graphs; if it is None, they do on a CUDA
+        device. `shared` is the state that runs share if they train together; it overrides the other two.
         """
         self.device = torch.device(device)
         self.name = "stacked"
@@ -48,7 +48,7 @@ class StackedEngine:
         """Return without action, because this engine has no processes."""
 
     def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
-        """Yield one outcome per job, in job order. Jobs with the same state key train one after another.
+        """Yield one outcome per job, in job order. Jobs with the same state key train in sequence.
 
         Afterwards the global generators are seeded from a stream of the round. So no later number depends on the
         numbers that the jobs of this run, or of runs that train with it, have drawn.

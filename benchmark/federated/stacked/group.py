@@ -1,4 +1,4 @@
-"""Groups of jobs whose tensors are the rows of stacked tensors, and the local steps of a group.
+"""Groups of jobs with tensors that are rows of stacked tensors, and the local steps of a group.
 
 Legend: M jobs, S of them in one step.
 """
@@ -169,7 +169,7 @@ class Group:
         return size
 
     def zeros(self) -> Places:
-        """Return zeros with the shapes of all parameters, to which gradients can be added."""
+        """Return zeros with the shapes of all parameters, for the sums of gradients."""
         zeros: Places = mapped(self._parameters, torch.zeros_like)
         return zeros
 
@@ -209,7 +209,7 @@ class Group:
 
 
 def typed_as(networks: nn.ModuleDict, weight_sets: Mapping[str, Weights]) -> Places:
-    """Return the weight sets with the types of their networks, to which `load` also converts."""
+    """Return the weight sets with the types of their networks, like `load`."""
     typed: Places = {}
     for name, weights in weight_sets.items():
         own = networks[name].state_dict()
@@ -250,7 +250,7 @@ def in_lockstep(members: Sequence[Member]) -> Iterator[Step]:
 def steps_at_once(iterators: Sequence[BatchIterator]) -> int:
     """Return for how many steps the views are computed at once, as far as memory allows.
 
-    Return 0 on a CPU, where each job computes its own views.
+    Return 0 on a CPU, because each job computes its views there.
     """
     streams = list(itertools.chain.from_iterable(iterator.streams.values() for iterator in iterators))
     if streams[0].device.type == "cpu":

@@ -49,7 +49,7 @@ def doubled(tree: Any) -> Any:
 
 
 def in_double(member: Member) -> Member:
-    """Return the job with copies of its weight sets and of what it received, in float64."""
+    """Return the job with copies of its weight sets and of its received values, in float64."""
     local = member.local
     copied = Local(
         trainable=doubled(local.trainable),
@@ -83,7 +83,7 @@ def _first(size: int, tensor_N: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Alone:
-    """One job after one batch whose steps were taken like those of the reference engine."""
+    """One job after one batch with the steps of the reference engine."""
 
     results: Tree  # losses, weights, momentum and notes
     uses: Uses
@@ -124,7 +124,7 @@ def alone(module: LocalModule, batches: Sequence[LocalBatch], dropout: torch.Gen
     if notes.missed:
         raise CannotStack(f"it asks for {min(notes.missed)!r} in its notes, which `start` does not leave")
     if private.plain().keys() != kept:
-        raise CannotStack("its steps add to what the client keeps")
+        raise CannotStack("its steps add to the client state")
     now = {**numbers_of(private), **numbers_of(notes)}
     changed = [name for name, value in numbers.items() if now.get(name, value) != value]
     if changed:
@@ -147,7 +147,7 @@ def alone(module: LocalModule, batches: Sequence[LocalBatch], dropout: torch.Gen
 
 
 def tensors_of_each(networks: nn.ModuleDict, weight_sets: Mapping[str, Weights]) -> Tree:
-    """Return the networks' weights, with the entries of the weight sets with which the job began."""
+    """Return the networks' weights, with the entries of the job's initial weight sets."""
     return {name: only(network.state_dict(), weight_sets[name].keys()) for name, network in networks.items()}
 
 
@@ -217,7 +217,7 @@ def compare(alone: Tree, together: Tree) -> None:
         wanted, given = dict(leaves(expected)), dict(leaves(together[part]))
         floats = {name: value for name, value in wanted.items() if isinstance(value, Tensor)}
         if wanted.keys() != given.keys():
-            raise CannotStack(f"its {part} has entries that differ from those of the same job trained separately")
+            raise CannotStack(f"its {part} has entries that differ from the same job trained separately")
         sizes = [float(value.double().abs().max()) for value in floats.values() if value.numel()]
         scale = max([*sizes, torch.finfo(torch.float64).tiny])
         for name, value in floats.items():
@@ -239,7 +239,7 @@ def reason_of(error: Exception, kind: Kind) -> str:
 
 
 def _file_of(base: type) -> str | None:
-    """Return the file of a method's class; None for a class of the suite that methods derive from."""
+    """Return the file of a method's class, or None for a base class of the suite."""
     if base.__module__ in ("builtins", "benchmark.methods.protocol"):
         return None
     return getattr(sys.modules.get(base.__module__), "__file__", None)

@@ -1,4 +1,4 @@
-"""Kinds of jobs that can take their local steps together.
+"""Kinds of jobs that can take their steps together.
 
 Jobs of one kind have the same update, network, shapes of weights and streams. `guard` watches one step of a kind to
 find which received entries, client state and notes its steps use.
@@ -29,7 +29,7 @@ class Member:
     run: int  # names the job's run
     prototype: Callable[[], nn.Module]  # returns a network of the job's run; its weights do not matter
     has_own_network: bool  # whether it is a custom network, which may keep more than its weights
-    job: Job  # with what it receives on the engine's device
+    job: Job  # with its received values on the engine's device
     local: Local
     batches: JobBatches
     rate_at: Callable[[int], float]  # share of the base rate at a step
@@ -45,7 +45,7 @@ class Kind:
     """The properties that must be equal in jobs that train together."""
 
     update: type
-    settings: object  # the update's fields except those with `repr=False`, which steps do not use
+    settings: object  # the update's fields without the fields with `repr=False`, which steps do not use
     network: Hashable
     trainable: Shape
     frozen: Shape
@@ -53,7 +53,7 @@ class Kind:
     streams: tuple[tuple[str, tuple[str, ...]], ...]
     momentum: Shape | None
     optimizer: Optimizer
-    run: int | None  # only for a custom network, whose state besides weights may depend on the seed
+    run: int | None  # only for a custom network, because its other state may depend on the seed
 
     @property
     def name(self) -> str:

@@ -1,10 +1,10 @@
-"""Layers whose rules for `torch.func.vmap` keep the M jobs in the channels: one operation on (N, M C, H, W).
+"""Layers with rules for `torch.func.vmap` that keep the M jobs in the channels: one operation on (N, M C, H, W).
 
 PyTorch's own rules are also correct, but they copy the images before and after every norm and pool. A step of WRN-28-2
-takes 711 operations with them and 315 with these rules. A layer that is not listed in `RULES` keeps PyTorch's rule.
+has 711 operations with them and 315 with these rules. A layer that is not listed in `RULES` keeps PyTorch's rule.
 
 PyTorch's own Python code uses the same functions of `torch._C._functorch` to open and close a stacked tensor. The
-public way to define a rule, `torch.autograd.Function.vmap`, has the same result and takes .2 ms more per call.
+public way to define a rule, `torch.autograd.Function.vmap`, has the same result and costs .2 ms more per call.
 
 Legend: M jobs, N images, C channels, H W pixels, O outputs, I inputs.
 """
@@ -317,7 +317,7 @@ DROPOUT: dict[type[nn.Module], type[nn.Module]] = {nn.Dropout: Dropout, nn.Dropo
 
 
 def with_rules(network: nn.Module, rules: Mapping[type[nn.Module], type[nn.Module]] = RULES) -> nn.Module:
-    """Return a copy of the network in which the layers of `rules` replace the layers that they are written for."""
+    """Return a copy of the network with the layers of `rules` in place of the layers that they are written for."""
     network = copy.deepcopy(network)
     for layer in network.modules():
         if type(layer) in rules and _fits(layer):

@@ -4,7 +4,7 @@ A `start` that requests a pass is interrupted. When the `start` of each job of t
 the passes are made together, and each interrupted `start` is called again from its beginning, with the same streams and
 with the answers. So a method is written for one job, as it is for the other engines, and declares nothing.
 
-Images of jobs with the same weight tensors go through the network together, as many at once as memory allows. Jobs with
+Images of jobs with the same weight tensors go through the network together, in batches that fit into memory. Jobs with
 different weights and few images each share one pass under `torch.func.vmap`. In evaluation mode an image's logits do
 not depend on the other images, so shorter rows are padded with repeated images. Static batch norms need the statistics
 of each batch, so `NormByBatch` normalises every batch of a pass separately.
@@ -41,8 +41,8 @@ from benchmark.models.build import Model
 from benchmark.models.norms import StaticBatchNorm2d
 from benchmark.streams import seed_global
 
-# The most pixels per weight set in a pass with several weight sets. With more pixels, the kernels of a pass take longer
-# than their launches, so that one pass per weight set is as fast.
+# The most pixels per weight set in a pass with several weight sets. With more pixels, the kernels of a pass need more
+# time than their launches, so that one pass per weight set is as fast.
 SMALL_PIXELS = CHUNK * 32 * 32
 MOST_WEIGHTS = 256 << 20  # bytes of the weight sets in one pass
 
@@ -193,7 +193,7 @@ class AskingReader(JobReader):
     def _answer(self, question: tuple[object, ...]) -> Answer | None:
         """Return the answer to a question, or None if there is none yet.
 
-        The answer has no values if `start` asks different questions from those of its earlier call.
+        The answer has no values if `start` asks different questions than in its earlier call.
         """
         if self._answers:
             answer = self._answers.popleft()
@@ -229,7 +229,7 @@ class SameSize:
 
 
 def same_sizes(sizes: Sequence[int], device: torch.device) -> list[SameSize]:
-    """Group the batches of a pass, whose images are consecutive, by their sizes."""
+    """Group the batches of a pass by their sizes; their images are consecutive."""
     starts = [start for start, _ in spans_of(sizes)]
     numbers_of: dict[int, list[int]] = defaultdict(list)
     for number, size in enumerate(sizes):
@@ -297,7 +297,7 @@ def named_statistics(network: nn.Module, values_2P: Tensor) -> Weights:
 class Passes:
     """Makes passes for several jobs at once."""
 
-    most: int | None = None  # images per pass; by default, as many as in an evaluation on a GPU
+    most: int | None = None  # images per pass; by default, the number in an evaluation on a GPU
     count: int = 0  # passes so far, for tests
     refused: dict[tuple[object, ...], str] = field(default_factory=dict)  # kinds of reads that failed, and why
     _networks: dict[tuple[object, ...], nn.Module] = field(default_factory=dict)
@@ -305,7 +305,7 @@ class Passes:
     def answers(self, reads: Sequence[Read], network_of: Callable[[Model | None], nn.Module]) -> list[Answer]:
         """Make the passes, and return an answer for each read. It has no values if the read needs a separate pass.
 
-        `network_of` returns a network whose weights may be overwritten.
+        `network_of` returns a network with weights that may be overwritten.
         """
         by_kind: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for index, read in enumerate(reads):
@@ -389,7 +389,7 @@ class Passes:
     def _of_one_set(
         self, reads: Sequence[Read], numbers: Sequence[int], network: nn.Module, found: dict[int, list[Tensor]]
     ) -> None:
-        """Compute the logits of reads with the same weights, with as many images at once as memory allows."""
+        """Compute the logits of reads with the same weights, in batches that fit into memory."""
         load(network, reads[numbers[0]].weights)
         was_training = network.training
         network.eval()

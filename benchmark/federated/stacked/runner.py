@@ -47,11 +47,11 @@ from benchmark.streams import global_states, seed_global, set_global_states, str
 
 Result = TypeVar("Result")
 
-# FLOPs of all jobs in one step. This is an estimate that was not measured on a card yet: launching 550 operations of
-# 28 us takes 15 ms, in which an H200 does about 200 GFLOP of small float32 convolutions (14 TFLOP/s). Many more jobs
-# per step gain nothing.
+# FLOPs of all jobs in one step. This is an estimate that was not measured on a card yet: launching 550 operations of 28
+# us needs 15 ms, and an H200 does in this time about 200 GFLOP of small float32 convolutions (14 TFLOP/s). Many more
+# jobs per step gain nothing.
 FLOPS_PER_TICK = 250e9
-MOST_RECORDED = 8  # groups whose memory is kept for later jobs
+MOST_RECORDED = 8  # groups that keep their memory for later jobs
 
 
 @dataclass(kw_only=True)
@@ -79,9 +79,9 @@ class Trained:
 class Shared:
     """The state that runs share if their jobs train together: findings on kinds, groups, networks and images."""
 
-    most: int | None = None  # jobs in one step; None: as many as `FLOPS_PER_TICK` and memory allow
-    recorder: Recorder | None = None  # records steps as graphs; None: steps are not recorded
-    groups: dict[tuple[object, ...], Group] = field(default_factory=dict)  # groups whose memory is reused
+    most: int | None = None  # jobs in one step; if None, the largest number within `FLOPS_PER_TICK` and memory
+    recorder: Recorder | None = None  # records steps as graphs; with None, steps are not recorded
+    groups: dict[tuple[object, ...], Group] = field(default_factory=dict)  # groups that reuse their memory
     networks: dict[tuple[object, ...], Networks] = field(default_factory=dict)
     findings: dict[Kind, Findings | None] = field(default_factory=dict)
     seen: Seen = field(default_factory=Seen)
@@ -131,7 +131,7 @@ def train_together(requests: Sequence[Request]) -> None:
     """Train the jobs of several runs of one cell, and all jobs of one kind as one, whatever their run.
 
     Afterwards every request has its outcomes, or the error that `run` raises for its first job with a fault. Such an
-    error ends only its own run: the jobs of the other runs are trained. Raise only errors that end all runs, such as
+    error ends only one run: the jobs of the other runs are trained. Raise only errors that end all runs, such as
     Preempted.
     """
     lead = requests[0].runner
@@ -162,7 +162,7 @@ def train_together(requests: Sequence[Request]) -> None:
 
 
 def _kinds(starts: Sequence["Start"], owners: Sequence[tuple[Request, int]]) -> dict[Kind, list[Member]]:
-    """Return the jobs to train by kind, without jobs of a run in which a `start` failed.
+    """Return the jobs to train by kind, without jobs of a run with a failed `start`.
 
     Record the outcome of each job that has nothing to train.
     """
@@ -198,7 +198,7 @@ Begun: TypeAlias = Member | Outcome  # a job to train, or the outcome of a job w
 
 @dataclass(kw_only=True, eq=False)
 class Start:
-    """A job's `start`, which is called again as long as it requests passes over images that were not made yet."""
+    """A job's `start`. It is called again until it requests no further passes over images."""
 
     begin: Callable[[Sequence[Answer]], Begun | Read]  # its argument: the answers to earlier requests
     answers: list[Answer] = field(default_factory=list)
@@ -221,7 +221,7 @@ class Start:
 
 
 class GroupRunner(JobRunner):
-    """Runs all jobs of a round. `shared` is the state that it shares with runs whose jobs train with its own."""
+    """Runs all jobs of a round. `shared` is the state that it shares with runs of jobs that train with its jobs."""
 
     def __init__(self, environment: Environment, *, device: str = "cpu", shared: Shared | None = None) -> None:
         self._shared = shared or Shared()
@@ -481,7 +481,8 @@ class GroupRunner(JobRunner):
 
     def _alone(self, member: Member, batches: Sequence[LocalBatch]) -> Alone:
         member = in_double(with_fresh_streams(member))
-        # The network's own layers; only dropout on a GPU is replaced, so that its masks come from the job's stream.
+        # The network's own layers; only dropout on a GPU is replaced, so that its masks are drawn from the job's
+        # stream.
         rules = {} if self._device.type == "cpu" else DROPOUT
         network = with_rules(member.prototype(), rules).double()
         settings, job = self.settings, member.job

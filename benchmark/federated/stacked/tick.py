@@ -75,7 +75,7 @@ def keep_in_place(state: State, begun: State) -> None:
         for entry, value in before.items():
             refuse_other_kind(entry, value, after.get(entry))
         if name == "private" and after.keys() != before.keys():
-            raise CannotStack("its steps add to what the client keeps")
+            raise CannotStack("its steps add to the client state")
         added = after.keys() - before.keys()
         late = added & set(state.left_out.get(name, ()))
         if late:
@@ -157,7 +157,7 @@ class Tick:
         return weights
 
     def _gradients(self, loss_M: Tensor, weights: Places, keeps_graph: bool) -> Places:
-        """Return the gradient (M, ...) of each parameter on which the loss depends."""
+        """Return the gradient (M, ...) of each parameter that the loss depends on."""
         places = [(name, tensor) for name, some in weights.items() for tensor in some]
         leaves = [weights[name][tensor] for name, tensor in places]
         found = torch.autograd.grad(loss_M.sum(), leaves, allow_unused=True, retain_graph=keeps_graph)
@@ -312,7 +312,9 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Compute `F.cross_entropy` for integer labels without a gather, whose gradient is summed in an undefined order."""
+    """Compute `F.cross_entropy` for integer labels without a gather, because its gradient is summed in an undefined
+    order.
+    """
     if weight is not None or label_smoothing or target.is_floating_point() or input.dim() != 2:
         options: Any = {"weight": weight, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
         with torch._C.DisableTorchFunction():

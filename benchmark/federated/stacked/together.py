@@ -2,7 +2,7 @@
 
 A run computes only while it has the lock (`_baton`), and releases the lock while it waits in `fit` for its jobs. When
 all unfinished runs wait, their jobs train together, whatever their rounds. So no two runs draw from the global
-generators or build a network at the same time, and every run has its own run lock, folder and saves.
+generators or build a network at the same time, and every run has a run lock, folder and saves.
 """
 
 import threading
@@ -25,8 +25,8 @@ SECONDS_BETWEEN_LOOKS = 0.5  # between checks of the main thread whether all run
 class Together:
     """Runs of one cell that train together.
 
-    `most` limits the jobs in one step; None stands for as many as a device can use. `lap` returns the CPU seconds of
-    the process since its last call, which are divided among the runs; if it is None, they are not counted.
+    `most` limits the jobs in one step; None stands for the number that a device can use. `lap` returns the CPU seconds
+    of the process since its last call, which are divided among the runs; if it is None, they are not counted.
     """
 
     def __init__(self, *, most: int | None = None, lap: Callable[[], float] | None = None) -> None:
@@ -143,15 +143,15 @@ class Seat:
 
 
 class TogetherEngine(StackedEngine):
-    """The engine of a run whose jobs train together with those of other runs."""
+    """The engine of a run with jobs that train together with the jobs of other runs."""
 
     def __init__(self, environment: Environment, device: str = "cpu", *, seat: Seat, shared: Shared) -> None:
         super().__init__(environment, device, shared=shared)
-        self.settings |= {"together": seat.size}  # runs whose time is part of the time of this run's rounds
+        self.settings |= {"together": seat.size}  # runs that share the time of this run's rounds
         self._seat = seat
 
     def trained(
         self, jobs: Mapping[int, Job], round_number: int, privates: Mapping[int, Tree | None]
     ) -> dict[int, Outcome]:
-        """Wait until all runs have requested outcomes, and return those of these jobs."""
+        """Wait until all runs have requested outcomes, and return the outcomes of these jobs."""
         return self._seat.ask(Request(runner=self.runner, jobs=jobs, round=round_number, privates=privates))

@@ -1,4 +1,4 @@
-"""Convert the trees of M jobs to one tree whose tensors have M rows, and back.
+"""Convert the trees of M jobs to one tree with M rows per tensor, and back.
 
 A tree consists of nested mappings, as in `benchmark.federated.trees`. Leaves that are not tensors must be equal in all
 jobs.
@@ -46,7 +46,7 @@ def put_rows(tree: Any, at_M: Tensor, some: Any) -> None:
 
 @torch.no_grad()
 def copy_into(tree: Any, other: Any) -> None:
-    """Copy the tensors of `other` into those of `tree`, which has the same layout, in one operation per type."""
+    """Copy the tensors of `other` into the tensors of `tree`, which has the same layout, in one operation per type."""
     pairs = zip(tree_flatten(tree)[0], tree_flatten(other)[0], strict=True)
     places: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for mine, theirs in pairs:
@@ -65,7 +65,7 @@ def row(tree: Any, index: int) -> Any:
 
 @torch.no_grad()
 def with_own_memory(trees: Sequence[Tree], state: Any) -> list[Tree]:
-    """Return the trees with copies of all views of the tensors of `state`, whose memory later jobs reuse.
+    """Return the trees with copies of all views of the tensors of `state`, because later jobs reuse their memory.
 
     A view would also keep the tensors of all M jobs in memory. All tensors are copied in one operation.
     """
@@ -103,7 +103,7 @@ def shape_of(tree: Tree) -> Shape:
 
 
 class CannotStack(Exception):
-    """Raised for a kind of job whose steps cannot be taken together. The message is the reason."""
+    """Raised if jobs of one kind cannot take their steps together. The message is the reason."""
 
 
 def refuse_other_kind(name: str, before: Any, after: Any) -> None:

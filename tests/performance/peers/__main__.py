@@ -1,4 +1,4 @@
-"""Other frameworks beside us on the same rounds, in turn.
+"""Compare other frameworks with ours on the same rounds, in turn.
 
     python -m tests.performance.peers --work laptop A --rounds 5 [--json results/benchmarks/peers.json]
         --blazefl PYTHON --flower PYTHON --pfl PYTHON
@@ -18,7 +18,7 @@ PEERS = {"blazefl": "BlazeFL", "flower": "Flower", "pfl": "pfl-research"}
 
 
 def contenders(pythons: Mapping[str, Path]) -> list[Contender]:
-    """We, and each peer as it comes and with our settings."""
+    """List our suite, and each peer with its default settings and with our settings."""
     found = [Contender(name="ours", driver="ours", python=Path(sys.executable), tuned=True)]
     for driver, python in pythons.items():
         for tuned in (False, True):

@@ -1,4 +1,4 @@
-"""BlazeFL: its pool of processes over shared memory. The mean is taken as its FedAvg takes it.
+"""Drive BlazeFL: its pool of processes over shared memory. The mean is computed like in its FedAvg.
 
 `blazefl.contrib`, which has FedAvg with a supervised loop, needs Python 3.14; `blazefl.core` runs on 3.13, installed
 with `--ignore-requires-python`.

@@ -1,4 +1,6 @@
-"""Flower (`flwr[simulation]`): Ray actors of a core each, a node for every holder, its own FedAvg, no evaluation."""
+"""Drive Flower (`flwr[simulation]`): Ray actors of one core each, a node for every participant, its own FedAvg, no
+evaluation.
+"""
 
 from collections.abc import Iterable
 
@@ -30,7 +32,7 @@ class InTurn(FedAvg):
 
 
 def client_app(setup: Setup) -> ClientApp:
-    """What an actor does for each message."""
+    """Define the work of an actor for each message."""
     app = ClientApp()
 
     @app.train()

@@ -1,4 +1,4 @@
-"""Ours: a run's rounds over the process pool, as `fssl run` has it, or over the reference engine."""
+"""Drive our suite: a run's rounds over the process pool, as in `fssl run`, or over the reference engine."""
 
 from contextlib import closing
 

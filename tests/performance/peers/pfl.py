@@ -1,4 +1,4 @@
-"""pfl-research (`pfl[pytorch]`): its simulated backend, FederatedAveraging and local loop, under torchrun.
+"""Drive pfl-research (`pfl[pytorch]`): its simulated backend, FederatedAveraging and local loop, under torchrun.
 
 Every process takes every so-many-th holder, and the changes are added up with gloo, as pfl does it.
 """

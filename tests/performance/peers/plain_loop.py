@@ -1,4 +1,4 @@
-"""A plain loop: what a competent user would write in plain PyTorch, without this project.
+"""Drive a plain loop: the code that a competent user would write in plain PyTorch, without this project.
 
 One process, all threads, one network that is loaded anew for each client, one client after another, SGD in one kernel,
 then the average. No allocator settings, no channels-last layout, no worker processes.

@@ -53,7 +53,9 @@ def holders(environment: Environment) -> tuple[int, ...]:
 
 
 def network_for(setup: Setup) -> nn.Module:
-    """With the run's initial weights, in PyTorch's own memory order unless told."""
+    """Return a network with the run's initial weights, in PyTorch's memory order unless the setup asks for channels
+    last.
+    """
     known = environment_for(setup)
     network = build(known.experiment.model, known.data.image_shape, known.data.num_classes, known.experiment.seed)
     return network.to(memory_format=torch.channels_last) if setup.channels_last else network
@@ -61,7 +63,7 @@ def network_for(setup: Setup) -> nn.Module:
 
 @cache
 def reused_network(setup: Setup) -> nn.Module:
-    """One for all jobs of a process; whoever trains it loads weights into it first."""
+    """Return one network for all jobs of a process; the caller loads weights into it before training."""
     return network_for(setup)
 
 
@@ -85,7 +87,11 @@ def images_for(environment: Environment, holder: int, round_number: int) -> tupl
 
 
 def loss_of(network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Eq. 3 where there are labels, else Eq. 4: cross-entropy of the strong view with the weak view's sure labels."""
+    """Compute Eq.
+
+    3 for a batch with labels, and Eq. 4 for one without: the cross-entropy of the strong view with the weak view's
+    confident labels.
+    """
     if "labels" in batch:
         return F.cross_entropy(network(batch["weak"]), batch["labels"])
     with torch.no_grad():
@@ -95,7 +101,7 @@ def loss_of(network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
 
 
 def train(network: nn.Module, environment: Environment, holder: int, round_number: int) -> None:
-    """The holder's T local steps, in place."""
+    """Take the participant's T local steps in place."""
     network.train()
     optimizer = sgd_of(environment.experiment.optimizer, network)
     images, size = images_for(environment, holder, round_number)
@@ -107,8 +113,11 @@ def train(network: nn.Module, environment: Environment, holder: int, round_numbe
 
 
 def by_hand(setup: Setup, round_number: int = 1, start: Weights | None = None) -> Weights:
-    """The mean of all models after that round, one job after another, in the memory order of who is compared: another
-    order rounds otherwise, and some image's label or activation falls to the other side."""
+    """Return the mean of all models after this round, trained in sequence.
+
+    The network has the memory order of the contender, because a different order rounds differently and moves some
+    image's label or activation across a threshold.
+    """
     known, network = environment_for(setup), reused_network(setup)
     start = weights_of(network_for(setup)) if start is None else start
     total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in start.items()}
@@ -130,7 +139,7 @@ class Turns:
         self._connection.recv()
 
     def lap(self, mean: Weights) -> None:
-        """A round is done and left this mean; back at the next turn."""
+        """Report the end of a round with this mean, and return at the next turn."""
         self._connection.send({name: value.numpy() for name, value in mean.items()} if self._first else None)
         self._left, self._first = self._left - 1, False
         if self._left:
@@ -138,7 +147,7 @@ class Turns:
 
 
 def setup_given(**changed: Any) -> Setup:
-    """What this driver was told; from here on its process has so many threads."""
+    """Return the setup that this driver got, and set the number of threads of its process."""
     setup = Setup(**json.loads(sys.argv[1]), **changed)
     torch.set_num_threads(setup.threads)
     return setup
