@@ -71,11 +71,13 @@ def _is_owner(item: Item, claim: Claim) -> bool:
 def board(every: Sequence[ItemResults], paper: str = "") -> list[ClaimRow]:
     """Return every declared claim once, and the claims of a user's tables; for one paper, or for all.
 
-    Variants of an item, which are built differently (`VARIANTS`), add no claim.
+    Variants of an item, which are built differently (`VARIANTS`), add no claim. The exception is a further reduced
+    setting, whose claims count from their first interim analysis on.
     """
     rows = {(item.name, claim.name): without_runs(item, claim) for item, claim in declared_claims()}
     for key, row in furthest(every).items():
-        if key in rows or (key[0] not in paper_items.VARIANTS and _is_owner(row.item, row.claim)):
+        counts = key[0] not in paper_items.VARIANTS or (paper_items.base_of(key[0]) and row.judged.looks > 0)
+        if key in rows or (counts and _is_owner(row.item, row.claim)):
             rows[key] = max(row, rows.get(key, row), key=_known)
     return [row for row in rows.values() if paper in ("", row.reported.paper)]
 
@@ -121,7 +123,9 @@ def shown_kinds(every: Sequence[ItemResults], paper: str = "") -> dict[str, list
     apart: dict[str, list[ClaimRow]] = {}
     for row in furthest(every).values():
         variant = paper_items.VARIANT_OF.get(row.item.name)
-        if variant and row.judged.is_decided and not row.claim.withdrawn and paper in ("", row.reported.paper):
+        if variant is None or variant.is_further_setting:
+            continue
+        if row.judged.is_decided and not row.claim.withdrawn and paper in ("", row.reported.paper):
             apart.setdefault(f"claims of a withdrawn setting, counted for no paper ({variant.title})", []).append(row)
     return kinds(board(every, paper)) | apart
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from matplotlib.axes import Axes
 
 from benchmark.papers.item import CONFIRMING, PILOTS, Claim
+from benchmark.papers.items import base_of
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.judge import DECIDED
 from benchmark.verdicts.others import Other, numbers
@@ -43,6 +44,7 @@ class Outcome:
     interval: Interval | None = None
     n: int = 0
     is_exploratory: bool = False
+    leads: bool = False  # whether it is of a further reduced setting, which is shown first
     is_below_baseline: bool = False  # the median run of one of its cells ends below the supervised baseline
     differences: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by contrast, one for each seed
     page: str = ""  # from the site's root; empty without one
@@ -150,12 +152,18 @@ class Headline:
     def verdict(self) -> str:
         """Return the verdicts of all settings, each with its number of clients and its estimate.
 
+        Data sets are named if settings have the same number of clients.
         "contradicted at K = 10: -0.82 points (n = 9); holds at K = 470: +32.86 points (n = 16)".
         """
         texts = []
+        data_at: dict[int, set[tuple[str, ...]]] = {}
+        for outcome in self.outcomes:
+            data_at.setdefault(outcome.K, set()).add(outcome.data)
         for outcomes in self._by_scope.values():
             estimate = outcomes[0].estimate_text if len(outcomes) == 1 else ""
-            at = f" at K = {outcomes[0].K}" if outcomes[0].K else ""
+            first = outcomes[0]
+            data = f" on {', '.join(first.data)}" if len(data_at[first.K]) > 1 and first.data else ""
+            at = f" at K = {first.K}{data}" if first.K else ""
             texts.append(f"{_counted(outcomes)}{at}{estimate}")
         return "; ".join(texts)
 
@@ -245,7 +253,12 @@ def outcomes_of(sentence: Sentence, every: Sequence[ItemResults]) -> list[Outcom
     distinct: dict[tuple[str, str, str], Outcome] = {}
     for outcome in found:
         distinct.setdefault((outcome.name, outcome.scope, outcome.page), outcome)
-    return sorted(distinct.values(), key=lambda outcome: (outcome.verdict not in DECIDED, outcome.K, outcome.scope))
+    return sorted(distinct.values(), key=_place)
+
+
+def _place(outcome: Outcome) -> tuple[bool, bool, int, str]:
+    """Return the sort key of an outcome: those of a further reduced setting come first, and then decided ones."""
+    return not outcome.leads, outcome.verdict not in DECIDED, outcome.K, outcome.scope
 
 
 def _not_covered(unjudged: Iterable[Outcome], judged: Sequence[Outcome]) -> list[Outcome]:
@@ -293,6 +306,7 @@ def _outcome(row: ClaimRow) -> Outcome:
         interval=judged.interval,
         n=judged.n,
         is_exploratory=seen is not None and not seen.confirming,
+        leads=bool(base_of(row.item.name)),
         is_below_baseline=seen is not None and bool(seen.below),
         differences=by_contrast,
         page=row.page,

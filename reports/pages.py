@@ -9,7 +9,7 @@ from typing import Any
 from benchmark.data.folder import public_name
 from benchmark.errors import DataError
 from benchmark.papers.item import UNTRAINED
-from benchmark.papers.items import ITEMS, VARIANTS
+from benchmark.papers.items import ITEMS, VARIANTS, base_of
 from benchmark.papers.own import OWN
 from benchmark.sharing.bundle import Bundle, check_bundle, noted, opened
 from benchmark.verdicts.cell_results import ACCURACY
@@ -114,7 +114,7 @@ def _card(name: str, mine: Sequence[ItemResults]) -> dict[str, Any]:
     lines = list[dict[str, Any]]()
     for profile in dict.fromkeys(reported.item.profile for reported in mine):
         here = [reported for reported in mine if reported.item.profile == profile]
-        own = [reported for reported in here if reported.item.name not in VARIANTS]
+        own = [one for one in here if one.item.name not in VARIANTS or base_of(one.item.name)]
         # A cell of several items counts once. A choice counts as one cell, whichever its trials select.
         results = [result for reported in here for result in reported.results.values() if result.awaited]
         choices = sum(len(reported.item.choices) for reported in here)
@@ -139,13 +139,16 @@ def _sentences_judged_in(every: Sequence[ItemResults]) -> list[Sentence]:
 
 
 def paper_values(name: str, mine: Sequence[ItemResults], every: Sequence[ItemResults]) -> dict[str, Any]:
-    """Return the values of the page of a paper, or of the method comparison: headline, items and sentences."""
+    """Return the values of the page of a paper, or of the method comparison: headline, items and sentences.
+
+    Items in a further reduced setting come first, because it leaves more room for differences.
+    """
     own = [headline for headline in headlines(every) if headline.paper == name] if name in PAPERS else []
     return {
         "name": name,
         "about": PAPERS.get(name),
         "headlines": own,
-        "items": items_table(mine),
+        "items": items_table(sorted(mine, key=lambda reported: not base_of(reported.item.name))),
         "boards": boards(mine, name, brief=True),
         "not_run": _not_run(name, mine),
     }

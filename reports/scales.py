@@ -13,7 +13,9 @@ from typing import Any
 from scipy.stats import spearmanr
 
 from benchmark.papers.item import Claim
+from benchmark.papers.items import base_of
 from benchmark.papers.scale import PROFILES
+from benchmark.papers.table import ON_CIFAR10
 from benchmark.verdicts.judge import DECIDED
 from benchmark.verdicts.others import numbers
 from benchmark.verdicts.signed_ranks import Interval
@@ -22,6 +24,8 @@ from reports.formatting import NONE, amount, count, difference_interval, is_frac
 from reports.item_results import ItemResults
 from reports.tables import Row, Table, TableEntry, row_of, table_of
 
+# Settings of the suite, from the smallest to the published one: the profiles, and the further reduced settings.
+SETTINGS = (*PROFILES[:2], f"{PROFILES[1]}{ON_CIFAR10}", *PROFILES[2:])
 FEWEST = 5  # the smallest number of pairs of estimates for a rank correlation
 
 
@@ -115,10 +119,15 @@ def scales_values(every: Sequence[ItemResults]) -> dict[str, Any]:
 
 
 def at_profiles(every: Iterable[ItemResults]) -> list[dict[str, Measured]]:
-    """Return, for each claim with estimates at two or more profiles, the estimates by profile."""
+    """Return, for each claim with estimates in two or more settings, the estimates by profile.
+
+    A further reduced setting is beside its profile, as "laptop-cifar10".
+    """
     found: dict[tuple[str, str], dict[str, Measured]] = {}
     for row in _rows_with_estimates(every):
-        found.setdefault(row.key, {})[row.item.profile] = _measured(row)
+        base = base_of(row.item.name)
+        suffix = row.item.name.removeprefix(base) if base else ""
+        found.setdefault((base or row.item.name, row.claim.name), {})[row.item.profile + suffix] = _measured(row)
     return [measured for measured in found.values() if len(measured) > 1]
 
 
@@ -147,9 +156,9 @@ def _measured(row: ClaimRow) -> Measured:
 
 
 def agreements(by_claim: Sequence[dict[str, Measured]]) -> list[Agreement]:
-    """Return how well each profile predicts each larger one, for the pairs that have a claim in common."""
+    """Return how well each setting predicts each larger one, for the pairs that have a claim in common."""
     found = []
-    for smaller, larger in combinations(PROFILES, 2):
+    for smaller, larger in combinations(SETTINGS, 2):
         both = [measured for measured in by_claim if smaller in measured and larger in measured]
         pairs = [(measured[smaller], measured[larger]) for measured in both]
         if pairs:
@@ -160,7 +169,7 @@ def agreements(by_claim: Sequence[dict[str, Measured]]) -> list[Agreement]:
 def profiles_table(by_claim: Sequence[dict[str, Measured]]) -> Table:
     """Return a row for each claim with its estimates side by side, from the smallest profile to the largest."""
     found = set().union(*by_claim)
-    shown = [profile for profile in PROFILES if profile in found]
+    shown = [setting for setting in SETTINGS if setting in found]
     rows = []
     for measured in by_claim:
         claim = next(iter(measured.values())).claim

@@ -17,7 +17,7 @@ from benchmark.data.packed import Packed
 from benchmark.methods.registry import METHODS
 from benchmark.models.build import NETWORKS
 from benchmark.papers.item import Item
-from benchmark.papers.items import ITEMS, items
+from benchmark.papers.items import ITEMS, VARIANTS, base_of, items, profiles
 from reports.methods import described
 from reports.own_items import own_items
 from sweeps.plan import Plan, plan, wanted
@@ -68,7 +68,8 @@ def all_items(results: Path, profile: str) -> list[Row]:
     A damaged record counts as missing.
     """
     own = [replace(item, title=f"{item.title} ({item.typed}, {item.profile})") for item in own_items(results, [])]
-    planned = plan([*items(ITEMS, profile), *own], results, with_reference=profile != "demo", tell=False)
+    further = [name for name in VARIANTS if base_of(name) and profile in profiles(name)]
+    planned = plan([*items([*ITEMS, *further], profile), *own], results, with_reference=profile != "demo", tell=False)
     return [_item(item, planned) for item in planned.items]
 
 

@@ -1,7 +1,6 @@
 """List all items that `fssl reproduce` accepts, and build them by name."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 
 from benchmark.config import nearest
@@ -9,7 +8,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers import arena, fedswitch, rscfed, sage, semifl, ssfl
 from benchmark.papers.claim_dates import registered
-from benchmark.papers.item import CONFIRMING, Item
+from benchmark.papers.item import Item
 from benchmark.papers.own import read_own
 from benchmark.papers.scale import PROFILES, profile_of
 from benchmark.papers.switches import departures
@@ -26,13 +25,25 @@ VARIANTS: dict[str, Callable[..., Item]] = {}
 VARIANT_OF: dict[str, Variant] = {}
 for _paper in WITH_SWITCHES:
     for _variant in _paper.variants:
-        _built = replace(_paper, experiment=_variant.experiment, variants=(), confirms_from=CONFIRMING.start)
-        _builders = items_of(_built, [_name for _name in PAPERS[_paper.name].ITEMS if _name not in _variant.leaves_out])
+        _built = _variant.applied(_paper)
+        _known = _variant.items or PAPERS[_paper.name].ITEMS
+        _builders = items_of(_built, [_name for _name in _known if _name not in _variant.leaves_out])
         if _variant.switches:
             _builders["departures"] = partial(departures, _built)
         for _name, _build in _builders.items():
             _full = f"{_paper.name}/{_name}{_variant.suffix}"
             VARIANTS[_full], VARIANT_OF[_full] = partial(_variant.item, _build), _variant
+
+
+def base_of(name: str) -> str:
+    """Return the item that this one repeats in a further reduced setting: "ssfl/tab2" for "ssfl/tab2-cifar10".
+
+    The result is empty for all other items.
+    """
+    variant = VARIANT_OF.get(name)
+    return name.removesuffix(variant.suffix) if variant and variant.is_further_setting else ""
+
+
 # Questions of our own: they are selected by their name or by "all", but not by the paper's name.
 OURS = frozenset(name for name in ITEMS if name.endswith("/departures"))
 

@@ -20,7 +20,7 @@ from benchmark.methods.ssfl import FedAvg, Grouping, SelfTraining
 from benchmark.optimizer import Cosine
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import FULL_SIZE, REDUCED, Scale, experiment_of, stand_ins
-from benchmark.papers.table import AS_PRINTED, Factor, Paper, Rule, Variant, items
+from benchmark.papers.table import AS_PRINTED, Factor, Paper, Rule, Variant, items, on_cifar10
 
 BATCH_SIZE = 64  # B of Table A.1
 STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1
@@ -151,7 +151,16 @@ T_OF_STAND_INS = 16
 
 def scale(setting: Setting, profile: str) -> Scale:
     """Return the reduced setting of a line; its length in rounds depends on T."""
-    stand_in = stand_ins("ssfl")[profile]["table_2" if setting.cohort else "others"]
+    return scaled_by(stand_ins("ssfl")[profile]["table_2" if setting.cohort else "others"], setting)
+
+
+def scale_on_cifar10(setting: Setting, profile: str) -> Scale:
+    """Return the reduced setting on CIFAR-10 of a line of Table 2."""
+    return scaled_by(stand_ins("ssfl")[profile]["table_2_cifar10"], setting)
+
+
+def scaled_by(stand_in: Scale, setting: Setting) -> Scale:
+    """Return a reduced setting of ssfl.toml with the fields that depend on the line."""
     assert stand_in.model and stand_in.evaluation and stand_in.rounds and stand_in.warm_start_rounds
     evaluation = stand_in.evaluation
     if not (setting.measured or stand_in.own["always_measured"]):
@@ -346,11 +355,12 @@ PRINTED = Variant(
     "{name} follows the paper (--rule paper).",
     family=AS_PRINTED,
 )
+ON_CIFAR10 = on_cifar10(scale_on_cifar10, ("tab2", "fig6"))
 PAPER = Paper(
     name="ssfl",
     setting=Setting,
     experiment=experiment,
-    variants=(PRINTED,),
+    variants=(PRINTED, ON_CIFAR10),
     scale=scale,
     usual=lambda setting: {"E": EPOCHS[setting.data]},
     additions=additions,

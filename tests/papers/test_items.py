@@ -25,7 +25,7 @@ from benchmark.verdicts.metrics import DERIVED
 from tests.conftest import ROOT
 from tests.papers.conftest import item_of
 
-# demo, laptop, gpu, paper; "-": the runs are those of a smaller profile. Of `-printed`, `-plain`: the variants.
+# demo, laptop, gpu, paper; "-": the runs are those of a smaller profile. Of `-printed` and so on: the variants.
 DIGESTS = {
     "ssfl": "e31dba51950b b8cb8b10ecb6 195824791f4f 568c1d6d3304",
     "semifl": "90c40776ddcf b6d49cc0d829 348f8dd8004a f7b34800285e",
@@ -34,6 +34,7 @@ DIGESTS = {
     "sage": "53c8b0517c86 3609b61863b6 7ef0299399ee 4f67011c856c",
     "arena": "ce4f39c015fc 8c0b44caa651 cf264f7c19d2 -",
     "ssfl-printed": "- - 64166a8a68e6 239e54e815a9",
+    "ssfl-cifar10": "- 189649a91e0b - -",
     "rscfed-plain": "6bd4ef03d4d7 f3cd5830a878 f753a9c89f65 c658a0408af8",
 }
 NAMES = (*ITEMS, *VARIANTS)
@@ -49,7 +50,7 @@ def digest(names: list[str], profile: str) -> str:
 
 def part_of(name: str) -> str:
     """Return the line of `DIGESTS` that has an item: its paper, and the variant."""
-    return name.partition("/")[0] + next((end for end in ("-printed", "-plain") if name.endswith(end)), "")
+    return name.partition("/")[0] + next((end for end in ("-printed", "-plain", "-cifar10") if name.endswith(end)), "")
 
 
 @pytest.mark.parametrize("part", sorted({*DIGESTS, *map(part_of, NAMES)}))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmark.papers.item import Claim, Item
-from benchmark.papers.items import items
+from benchmark.papers.items import VARIANT_OF, base_of, items
 from benchmark.records.copies import read_copy
 from benchmark.verdicts.cell_results import counted
 from benchmark.verdicts.families import families_in
@@ -35,7 +35,8 @@ def git(*words: str) -> bytes:
 
 
 def claims_at(profile: str) -> Iterator[tuple[Item, Claim]]:
-    for item in items(["all", *PLAIN], profile):
+    further = [name for name in VARIANT_OF if base_of(name)]
+    for item in items(["all", *PLAIN, *further], profile):
         for claim in item.claims:
             yield item, claim
 
