@@ -59,7 +59,7 @@ TOO_MANY = {**SELECTED, "candidates_ND": torch.ones(3, 3, dtype=torch.bool)}
         (SSFL, "round", (STATE, {3: 1.0}), f"round 1 of ssfl returned float as 3; {OF_ROUND}"),
         (SSFL, "models", {}, f"models of ssfl returned {{}}; {OF_MODELS}"),
         (SSFL, "models", {"best": LOSS}, f"models of ssfl returned {{'best': Tensor}}; {OF_MODELS}"),
-        (SSFL, "models", {"best": {"w": LOSS}}, "(missing or unknown: conv1.bias, conv1.weight, conv2.bias); what"),
+        (SSFL, "models", {"best": {"w": LOSS}}, "(missing or unknown: conv1.bias, conv1.weight, conv2.bias)"),
         (SSFL, "_client_jobs", [1], "world.fit was called with list; call it with a list of Job(...)"),
         (ConsistencyUpdate, "start", {"student": {}}, f"start of {UPDATE} returned {{'student': dict}}; {OF_START}"),
         (ConsistencyUpdate, "start", Local(trainable={"w": 1}), f"start of {UPDATE} returned Local; {OF_START}"),  # type: ignore[dict-item]
