@@ -95,8 +95,12 @@ def _beside(cell: Cell, cells: Sequence[Cell], panels: Collection[str], x: Colle
     if not x or cell.setting.keys() >= {*x}:
         return []
     fixed = {key: value for key, value in cell.setting.items() if key != "method"}
-    with_x = [other for other in cells if other.setting.keys() >= {*x}]
-    return [other for other in with_x if all(other.setting.get(key, value) == value for key, value in fixed.items())]
+    at_all_x = []
+    for other in cells:
+        agrees = all(other.setting.get(key, value) == value for key, value in fixed.items())
+        if agrees and other.setting.keys() >= {*x}:
+            at_all_x.append(other)
+    return at_all_x
 
 
 def panels_of(item: Item, drawing: Drawing) -> dict[str, dict[str, Cell]]:
@@ -147,10 +151,13 @@ def _curves(reported: ItemResults, drawing: Drawing) -> Picture | None:
         for title, cells in panels.items():
             known[title] = {name: series_of(results[cell.label], metric, PANEL_POINTS) for name, cell in cells.items()}
         of_metrics.append(known)
-    measured = [any(one.runs.size for lines in known.values() for one in lines.values()) for known in of_metrics]
-    if any(measured):
-        metrics = [metric for metric, is_measured in zip(metrics, measured, strict=True) if is_measured]
-        of_metrics = [known for known, is_measured in zip(of_metrics, measured, strict=True) if is_measured]
+    measured = []
+    for metric, known in zip(metrics, of_metrics, strict=True):
+        if any(one.runs.size for lines in known.values() for one in lines.values()):
+            measured.append((metric, known))
+    if measured:
+        metrics = [metric for metric, _ in measured]
+        of_metrics = [known for _, known in measured]
     drawn = {name for known in of_metrics for lines in known.values() for name, one in lines.items() if one.runs.size}
     legend = {name: look for name, look in looks.items() if name in drawn}
     size: Any = {"width": 5.6, "height": 2.2} if len(panels) == 1 else {"width": 2.7, "height": 1.8}
