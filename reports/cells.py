@@ -38,6 +38,7 @@ from reports.methods import exchange_table, method_page
 from reports.paper_table import data_name
 from reports.provenance import commit_of, facts, files_of_run, flat, marks_of, started, warnings
 from reports.tables import Table, TableEntry, csv_of, table_of
+from sweeps.status import in_words
 
 PANELS = (  # the metric, a title for the y axis if it differs from the metric's, and the lines by name
     (ACCURACY, "", {"": ACCURACY}),
@@ -49,8 +50,8 @@ COSTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "local_steps": ("local steps", thousands),
     "bytes_up": ("MB up", megabytes),
     "bytes_down": ("MB down", megabytes),
-    "wall_seconds": ("minutes on its machine", lambda seconds: number(seconds / 60)),
-    "server_seconds": ("seconds at the server", number),
+    "wall_seconds": ("on its machine", in_words),
+    "server_seconds": ("at the server", lambda seconds: in_words(seconds) if seconds >= 10 else f"{seconds:.2g} s"),
 }
 
 
