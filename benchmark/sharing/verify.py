@@ -113,10 +113,16 @@ def _not_fractions(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _accuracy_faults(record: RunRecord) -> Iterator[str]:
-    """Yield the first accuracy that is not a fraction of the number of evaluated images; a copy has six digits."""
+    """Yield the first accuracy that is not a fraction of the number of evaluated images; a copy has six digits.
+
+    With unknown classes, the accuracy is over the test images of known classes, whose number a record does not have.
+    """
     data = record.experiment["data"]
     known = DATASETS.get(data["name"])
-    images = {"validation": data.get("N_validation"), "test": data.get("pooled_test") or (known and known.test)}
+    tested = data.get("pooled_test") or (known and known.test)
+    if data.get("label_setting") == "open":
+        tested = None
+    images = {"validation": data.get("N_validation"), "test": tested}
     parts = [("result.json: last.", record.result.get("last", {})), ("result.json: best.", record.result.get("best"))]
     parts += [(f"rounds.jsonl: round {line.get('round')}: ", line) for line in record.rounds]
     for part, N in images.items():
