@@ -151,14 +151,18 @@ def _curves(reported: ItemResults, drawing: Drawing) -> Picture | None:
         for title, cells in panels.items():
             known[title] = {name: series_of(results[cell.label], metric, PANEL_POINTS) for name, cell in cells.items()}
         of_metrics.append(known)
+    drawn: set[str] = set()  # lines with runs
     measured = []
     for metric, known in zip(metrics, of_metrics, strict=True):
-        if any(one.runs.size for lines in known.values() for one in lines.values()):
+        with_runs: set[str] = set()
+        for lines in known.values():
+            with_runs |= {name for name, one in lines.items() if one.runs.size}
+        if with_runs:
             measured.append((metric, known))
+        drawn |= with_runs
     if measured:
         metrics = [metric for metric, _ in measured]
         of_metrics = [known for _, known in measured]
-    drawn = {name for known in of_metrics for lines in known.values() for name, one in lines.items() if one.runs.size}
     legend = {name: look for name, look in looks.items() if name in drawn}
     size: Any = {"width": 5.6, "height": 2.2} if len(panels) == 1 else {"width": 2.7, "height": 1.8}
     sharing: Any = {"sharex": "col", "sharey": "row"}
@@ -306,7 +310,9 @@ def _against(reported: ItemResults, drawing: Drawing) -> Picture | None:
     y_titles = {metric: axis_title(metric) for _, metric in runs}
     names = [name for lines in runs.values() for name in lines]
     looks = line_looks(names, map(method_of, item.cells))
-    has_runs = {name for lines in runs.values() for name, by_x in lines.items() if by_x}
+    has_runs: set[str] = set()
+    for by_name in runs.values():
+        has_runs |= {name for name, by_x in by_name.items() if by_x}
     legend = {name: look for name, look in looks.items() if name in has_runs}
     figure, [axes] = canvas(1, len(runs), legend, width=3.2, height=2.4, gap=0.6, titles=any(t for t, _ in runs))
     for ax, ((title, metric), lines_of) in zip(axes, runs.items(), strict=True):

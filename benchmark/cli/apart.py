@@ -153,7 +153,7 @@ def _run(task: str, place: Path, seconds: float, *, own_cache: bool) -> Ended:
             code = None
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # including files that it left behind
+                os.killpg(process.pid, signal.SIGKILL)  # including processes that it left behind
             process.wait()
     return Ended(code=code, says=_last_line(place / STANDARD_ERROR))
 

@@ -95,7 +95,7 @@ def describe(split: Split, labels_N: IntArray) -> dict[str, Any]:
     """Return the split as JSON values.
 
     The keys are K, R_nominal (None if the partition rule has none), R_realised (SSFL Eq. 2), counts (K x d),
-    server_counts (labelled images for training at the server) and hash. If clients have
+    server_counts (labelled images for training at the server, without validation images) and hash. If clients have
     labelled images of their own, labelled_counts (K x d) counts them; `counts` does not include them.
     """
     counts_Kd = split.counts(labels_N)

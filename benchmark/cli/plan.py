@@ -17,7 +17,7 @@ from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.open_claims import looks_in_words, looks_of
 from sweeps.cards import Card, OnCard, devices_or_card, on_card
 from sweeps.cost import Cost, cost_of, count, countable
-from sweeps.deciding import claims_of, gaps_of, words_on_seeds
+from sweeps.deciding import Gap, claims_of, gaps_of, words_on_seeds
 from sweeps.plan import Plan, plan
 from sweeps.stacking import one_at_a_time
 from sweeps.status import in_words
@@ -65,7 +65,9 @@ def run_command(options: argparse.Namespace) -> None:
         keys = {run.cell_key for run in part.runs}
         waiting = sum(len(item.choices) for item in part.items)
         claims = [claims_of(item, part.records) for item in part.items]
-        gaps = [gap for item, judged in zip(part.items, claims, strict=True) for gap in gaps_of(item, judged)]
+        gaps: list[Gap] = []
+        for item, judged in zip(part.items, claims, strict=True):
+            gaps += gaps_of(item, judged)
         counted = {
             "item": name,
             "profile": ", ".join(sorted(profiles)) or options.profile,

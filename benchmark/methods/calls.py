@@ -20,7 +20,7 @@ from benchmark.errors import ConfigError
 from benchmark.methods import protocol as fl
 from benchmark.methods.registry import method_name
 
-# What a loss may report about pseudo-labels, in place of scalars.
+# The tensors that a loss may report about pseudo-labels. All other reported values are scalars.
 OF_PSEUDO_LABELS = ("labels_N", "kept_N", "candidates_ND")
 # Names in a run record that are reserved for the measurements of the suite: a method's metrics need different names.
 RESERVED_STARTS = ("test/", "validation/", "pseudo/", "diversity/", "comm/", "time/", "rounds_to/", "exchange/")

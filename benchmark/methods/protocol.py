@@ -409,10 +409,10 @@ class World(Setup):
 class Method(Checked):
     """The contract of a method, with the functions that methods of one weight set have in common.
 
-    A method has `needs`, the label settings that it can use, and
-    `round(state, world)`, which returns a `Round`. It may inherit or override `init`, `models` and `check`. It is a
-    frozen keyword-only dataclass: its fields are its hyperparameters, named by the paper's symbols, and their types
-    from `benchmark.config` (`threshold: Share = 0.95`) define the allowed values.
+    A method has `needs`, the label settings that it can use, and `round(state, world)`, which returns a `Round`. A
+    different label setting is refused before training. A method may inherit or override `init`, `models` and `check`.
+    It is a frozen keyword-only dataclass: its fields are its hyperparameters, named by the paper's symbols, and their
+    types from `benchmark.config` (`threshold: Share = 0.95`) define the allowed values.
     """
 
     # Whether the method measures the statistics of static batch norms (`with_static_statistics`). Other methods refuse

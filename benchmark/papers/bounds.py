@@ -72,7 +72,8 @@ def bounds(cells: Sequence[Cell]) -> Iterator[Cell]:
     at_clients = [cell for cell in cells if cell.experiment.data.label_setting not in not_at_clients]
     labels: set[str] = set()
     for cell, alone in lacking(at_clients):
-        added = _of_several(cell, alone, at_clients).companion(ALONE, alone, note=ALONE_NOTE, role="bound")
+        shared = _without_differing_values(cell, alone, at_clients)
+        added = shared.companion(ALONE, alone, note=ALONE_NOTE, role="bound")
         if added.label in labels:  # the setting of the table does not name the norm
             added = cell.companion(f"{ALONE}, {alone.model.norm.upper()}", alone, note=ALONE_NOTE, role="bound")
         labels.add(added.label)
@@ -88,10 +89,10 @@ def bounds(cells: Sequence[Cell]) -> Iterator[Cell]:
         yield replace(bound(alone), label=label, setting={**setting, "method": name})
 
 
-def _of_several(cell: Cell, alone: Experiment, cells: Iterable[Cell]) -> Cell:
+def _without_differing_values(cell: Cell, alone: Experiment, cells: Iterable[Cell]) -> Cell:
     """Return the cell without the values that differ among the cells with this baseline, except for the method.
 
-    "A/Q=0" and "A/Q=10" have one baseline, which is not one of Q = 0.
+    "A/Q=0" and "A/Q=10" share one baseline, whose label therefore has no Q.
     """
     same = [other for other in cells if labels_alone(other.experiment).cell_key == alone.cell_key]
     setting, label = dict(cell.setting), cell.label

@@ -91,8 +91,8 @@ def test_where_nothing_is_kept_there_is_no_divergence_of_it():
 
 
 def test_candidates_of_images_without_a_selected_pseudo_label_by_hand():
-    """Of two jobs, four images are not selected and of a known class (-1 is unknown): the true class of three of them
-    is a candidate, and of one it is the pseudo-label. Selected images do not count, nor does a job without candidates.
+    """Two jobs have four images of known classes that are not selected; the class -1 is unknown. The true class is a
+    candidate for three of them, and the pseudo-label for one. Selected images and jobs without candidates do not count.
     """
     labels, kept = torch.tensor([0, 0, 1, 2, 0]), torch.tensor([True, False, False, False, False])
     truth, candidates = torch.tensor([1, 1, 1, 0, -1]), torch.zeros(5, 3, dtype=torch.bool)

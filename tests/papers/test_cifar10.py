@@ -47,8 +47,8 @@ def test_they_form_one_family_whose_first_block_is_unused(paper):
     (name,) = {(name, first) for name, first in families if name.endswith("-cifar10 laptop")}
     own = families[name]
     assert name[1] == CONFIRMING.start and own.claims.main
-    others = [keys for other, family in families.items() if other != name for keys in family.keys]
-    assert not own.keys & set(others)
+    others = [family for other, family in families.items() if other != name]
+    assert not any(own.keys & family.keys for family in others)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -87,7 +87,9 @@ def test_without_a_run_of_the_reference_there_is_no_lead() -> None:
 
 def test_settings_with_too_few_seeds_are_named_once_and_count_for_no_method() -> None:
     """Two methods and two settings of which no difference has an interval."""
-    ends: dict[str, list[float | None]] = {f"{m} {s}": [0.5, 0.6] for m in "RAB" for s in ("one", "two")}
+    ends: dict[str, list[float | None]] = {}
+    for method in "RAB":
+        ends |= {f"{method} one": [0.5, 0.6], f"{method} two": [0.5, 0.6]}
     text = lead_text(compared(ends))
     assert "ahead" not in text and text.count("one") == 1 and "2 settings" in text and "5" in text
     (caption,) = {lead_table(compared(ends)).brief}
