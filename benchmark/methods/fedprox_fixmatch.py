@@ -6,9 +6,10 @@ code), sections 3.3 and 6.1, Algorithms 1 and 2 with T' empty, Eqs. 4 and 5. Fed
 `ts_server_ema`, `ts_client_ema` and `fedswitch` use the local step and the round of this file.
 
 One local step uses a batch of labelled and a batch of unlabelled images, as far as the client has them. The loss is L_s
-on labels, plus lambda_u L_u on confident pseudo-labels, plus mu/2 ||S - S^s||^2 with the received student S^s. If
-clients have labels, this is Algorithm 1. If no client has labels, it is Algorithm 2: the server averages the
-students with equal weights and then trains on its labels (ServerUpdate).
+on labels, plus lambda_u L_u on confident pseudo-labels, plus mu/2 ||S - S^s||^2 with the received student S^s. In this
+method, the student labels the weak view and learns the strong view. If clients have labels, this is Algorithm 1. If no
+client has labels, it is Algorithm 2: the server averages the students with equal weights and then trains on its labels
+(ServerUpdate).
 
 Deviations: reports/fedswitch/departures.md. In addition, for all four methods:
 1. A client without labelled or without unlabelled images leaves out this term of the loss: labelled clients in RSCFed's
