@@ -83,7 +83,7 @@ def nearest(word: object, known: Iterable[str]) -> str:
 
 
 def full_name(word: str, cls: Any, start: str = "") -> str:
-    """Return a hint for an unknown name: the other fields of `cls` that end with it.
+    """Return a hint for an unknown name: the other fields of `cls` with the same last part in their dotted names.
 
     Return an empty string if there is no such field.
     """

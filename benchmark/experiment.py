@@ -70,7 +70,7 @@ class Data(Checked):
     # The unlabelled images of clients: the rest of the training set, or the set's unlabelled images. STL-10 has 100,000
     # of them, and the rest of its training set is then not used.
     unlabelled: Literal["train", "extra"] = added("train")
-    pooled_test: Whole = added(0)  # test images drawn from the pooled sets (FedMatch); 0 for the official split
+    pooled_test: Whole = added(0)  # test images drawn from pooled train and test sets (FedMatch); 0: official split
     # How test images are normalised: like training images, or differently (`as_released`, SAGE).
     test_statistics: Literal["training", "released_code"] = added("training")
     images: Whole = added(0)  # largest number of training images, the same share of each class, or 0 for all
@@ -78,8 +78,8 @@ class Data(Checked):
     # SSFL divided all its runs with seed 2019 (appendix A.4). Runs of different seeds are then no draws of the
     # partition.
     partition_seed: Whole | None = added(None)
-    # "open": numbers of the unknown classes in the set's own order. Default: 4 of 10, like OpenMatch on CIFAR-10, with
-    # the vehicles [0, 1, 8, 9] unknown.
+    # "open": numbers of the unknown classes in the set's own order. Default: the last 4 of 10, the same
+    # number as in OpenMatch on CIFAR-10, where the vehicles [0, 1, 8, 9] are unknown.
     unknown_classes: tuple[int, ...] = added((6, 7, 8, 9))
     unknown_share: ShareBelow1 = added(0.4)  # "open": share of unknown classes among each client's images
 
@@ -135,7 +135,7 @@ class Evaluation(Checked):
     # The round that counts. "best_on_test" selects it on test data, like SemiFL (test_classifier_ssfl.py:40) and RSCFed
     # (README); every page with such a number has a note about it.
     selection: Literal["last", "best_on_test"] = "last"
-    gradient_diversity_every: Whole = 0  # rounds between computations of the exact diversity (Eq. 1); 0 for never
+    gradient_diversity_every: Whole = 0  # rounds between measurements of exact gradient diversity (Eq. 1); 0 for never
 
 
 class LabelSettingError(ConfigError):

@@ -43,7 +43,7 @@ def pseudo_labels(logits_ND: Tensor, threshold: float) -> PseudoLabels:
     `threshold` is tau, a probability. An image exactly at the threshold is selected, so that tau = 0 selects every
     image. Ties between classes go to the lowest class index. Images with NaN logits are never selected, so divergence
     must be detected from the loss or the weights. Raise ConfigError if tau is not a probability, because 95 instead of
-    0.95 selects no image.
+    0.95 would select no image without any message.
     """
     if not 0.0 <= threshold <= 1.0:
         raise ConfigError(f"threshold is {threshold}, but it must be a probability in [0, 1]; choose 0.95, for example")

@@ -91,7 +91,7 @@ class Optimizer(Checked):
     lr: Positive = 0.03  # gamma, the base learning rate
     server_lr: Positive | None = None  # base learning rate of the server; null: gamma
     momentum: ShareBelow1 = 0.9  # share of the last step's direction
-    nesterov: bool = True  # released code: train_LocalSGD.py:251; not in the paper
+    nesterov: bool = True  # released code: train_LocalSGD.py:251; the paper does not mention it
     weight_decay: NotNegative = 1e-4  # L2 coefficient: this share of the weights is added to the gradient
     schedule: Constant | Cosine | RoundCosine | Steps = Cosine()
     rule: Literal["sgd", "adam"] = added("sgd")  # Adam's beta_1 is `momentum`; beta_2 = .999, epsilon 1e-8

@@ -232,7 +232,7 @@ def _verified_by(values: Mapping[str, Any], bundle: Bundle, key: str) -> tuple[s
 def board_table(environment: Environment, rows: Sequence[BoardRow]) -> Table:
     """Return the table of an environment.
 
-    The best row is in bold only if its interval is above zero.
+    The best row is in bold only if the interval of its difference to the second best is above zero.
     """
     competing = {f"{place}": row for place, row in enumerate(rows) if row.may_be_best}
     values = {name: row.values for name, row in competing.items()}

@@ -40,7 +40,7 @@ def with_own(
 
 
 def own_items(results: Path, troubles: list[str]) -> Iterator[Item]:
-    """Yield the custom tables with runs in this results folder.
+    """Yield the custom tables that were noted in this results folder when their runs began.
 
     A table that names code which is not imported is left out, and a line about it is appended to `troubles`.
     """

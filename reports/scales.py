@@ -84,7 +84,7 @@ class Agreement:
 
     @property
     def rank_correlation(self) -> float | None:
-        """Return Spearman's rank correlation of estimates, or None for fewer than five pairs or equal values."""
+        """Return Spearman's rank correlation of `in_points`, or None for fewer than five pairs or equal values."""
         small = [one.estimate for one, _ in self.in_points]
         large = [one.estimate for _, one in self.in_points]
         if len(small) < FEWEST or len(set(small)) == 1 or len(set(large)) == 1:

@@ -118,7 +118,7 @@ def count(run: Experiment, also: frozenset[int] = frozenset()) -> RunCost:
 
     FLOPs of evaluations are not included. `also` are rounds that must be in the sample. Raise ConfigError if the run
     itself would, and CannotCount if the method fails on tensors without numbers. Custom code may do so, and so do two
-    methods that differentiate a group norm twice with torch 2.9.
+    methods that differentiate a group norm twice with torch below 2.12.
     """
     try:
         return _count(of_any_seed(run), also)

@@ -74,7 +74,7 @@ BY_PARTITION = Note(
 )
 
 BY_COHORTS = Note(
-    "each client downloads the untrained weights once, and the number of these clients depends on the seed",
+    "each client that is ever drawn downloads the untrained weights once, and their number depends on the seed",
     about=frozenset({"bytes_down"}),
 )
 

@@ -49,7 +49,7 @@ def run_command(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"{options.sweep!r} is not the name of a sweep; type ENTITY/PROJECT/ID as `wandb sweep` printed it"
         )
-    from benchmark.records.wandb_mirror import unreachable  # slow to load
+    from benchmark.records.wandb_mirror import unreachable  # needs seconds to load
 
     runs = checked(read(options.file), many=options.yes)
     if (why := unreachable()) is not None:

@@ -43,7 +43,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """List all of them, without downloading or training.
+    """List tables and figures, methods, data sets and networks, without downloading or training.
 
     The hours assume the mean time of a table's finished runs for each missing run; they are empty if no run is
     finished.

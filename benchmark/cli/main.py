@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
             raise ConfigError(f"unknown option {option!r}; {full or hint}")
 
 
-# Importing torch is slow, so only the module of the command in use is imported.
+# Importing torch takes seconds, so only the module of the command in use is imported.
 VERBS = {
     "run": ("run", "train one experiment, given by --config FILE and --a.b=c"),
     "reproduce": ("reproduce", "run a table or figure and print it next to the published one"),

@@ -102,9 +102,9 @@ def work(options: argparse.Namespace) -> int:
     """Train the missing runs, in parallel with any number of other workers.
 
     A worker does not train runs that other workers are training, so you can start any number of workers, on any number
-    of machines with the same results folder. It resumes the run of a worker that died from its last save. It prints no
-    table: use `fssl reproduce` for that, and `fssl status` for the progress. `fssl work queue --minutes 12` reads the
-    runs from a queue (sweeps/README.md) and begins only the runs that end in time.
+    of machines with the same results folder. If a worker died, its run is resumed from the last save. The command
+    prints no table: use `fssl reproduce` for that, and `fssl status` for the progress. `fssl work queue --minutes 12`
+    reads the runs from a queue (sweeps/README.md) and begins only the runs that end in time.
     """
     if options.items == [queue.WORD]:
         return queue.work_queue(options)

@@ -56,7 +56,7 @@ def _records_of_items(options: argparse.Namespace) -> list[tuple[RunRecord, dict
 
 def _mirror(record: RunRecord, words: dict[str, str], options: argparse.Namespace) -> bool:
     """Return whether W&B, or its files, accepted the whole run; if not, print the reason."""
-    from benchmark.records.wandb_mirror import WandbMirror, made_by_agent  # slow to import
+    from benchmark.records.wandb_mirror import WandbMirror, made_by_agent  # needs seconds to import
 
     try:
         experiment = from_record(record.experiment)

@@ -33,7 +33,7 @@ def read_digits() -> Raw:
 
     The test part has 400/1797 of each class, as nearly as possible.
     """
-    from sklearn.datasets import load_digits  # slow to import, and most runs do not need it
+    from sklearn.datasets import load_digits  # needs seconds to import, and most runs do not use it
 
     digits = load_digits()
     images_NCHW = np.round(digits.images * (255 / 16)).astype(np.uint8)[:, None]
@@ -42,7 +42,7 @@ def read_digits() -> Raw:
 
 
 def torchvision_set(name: str) -> Callable[..., Any]:
-    from torchvision import datasets as tv  # slow to import, and commands that only list sets do not need it
+    from torchvision import datasets as tv  # needs seconds to import, which commands that only list sets avoid
 
     return getattr(tv, name)
 

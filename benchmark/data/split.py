@@ -194,11 +194,11 @@ def _labelled_apart(left_d: IntArray, K: int, partition: Partition, seed: int, s
 def with_unknown_share(counts_Kd: IntArray, D: int, share: float) -> IntArray:
     """Return (K, d) counts of clients that each have this share of images of unknown classes, the classes from D on.
 
-    All clients keep the same part of the sizes in `counts_Kd`, the largest one that leaves enough known and unknown
-    images; other images are not used. Both numbers of a client are rounded down, so that its number of unknown images
-    differs from `share` of its images by less than one. Within the known and within the unknown images, a client has
-    the classes in the proportions of its row of `counts_Kd`, as far as these classes last; clients are served in their
-    order. Raise ConfigError if a client would have no image.
+    All clients keep the same part of the sizes in `counts_Kd`: the largest part for which there are enough known and
+    unknown images. Other images are not used. Both numbers of a client are rounded down, so that its number of unknown
+    images differs from `share` of its images by less than one. Within the known and within the unknown images, a client
+    has the classes in the proportions of its row of `counts_Kd`, as far as these classes last; clients are served in
+    their order. Raise ConfigError if a client would have no image.
     """
     n_d, share_of = counts_Kd.sum(axis=0), Fraction(str(float(share)))  # 0.4 is 2/5, not the nearest double
     parts = ((slice(None, D), 1 - share_of), (slice(D, None), share_of))

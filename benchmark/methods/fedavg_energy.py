@@ -65,7 +65,7 @@ class LowEnergyUpdate(SelectingUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgEnergy(SelectingFedAvg):
-    """FedAvg-Energy: an image is selected if most labelled images have at least its energy."""
+    """FedAvg-Energy: an image is selected if its energy is not above the range of most labelled images."""
 
     accepted: ShareAbove0 = 0.95  # share of the server's labelled images that the threshold selects
 

@@ -16,8 +16,8 @@ Deviations (for its runs see reports/semifl/departures.md, entry 16):
    from the start.
 3. The scaler follows every convolution and linear layer except the last one. The released ResNet has it before each
    norm (models/resnet.py:40-54), which is equivalent before a batch norm, except for the epsilon of the norm.
-4. The released ResNet has its norms before the convolutions, and no norms in shortcuts. The ResNet of this suite also
-   has the published size.
+4. The released ResNet has its norms before the convolutions, and no norms in shortcuts. This suite trains its usual
+   ResNet-18, which also has the published size.
 """
 
 import math

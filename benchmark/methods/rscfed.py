@@ -38,8 +38,8 @@ class RSCFed(MeanTeacherMethod):
 
     M: Count = 3  # M       subsets per round
     subset: Count = 5  # K       clients per subset
-    # beta of Eq. 6, in images per unit of distance: exp(-beta d / N_i). 10,000 is for clients with 7,300 images, as if
-    # SVHN is divided among ten clients. With fewer images it must decrease in proportion, or a single client has nearly
+    # beta of Eq. 6, in images per unit of distance: exp(-beta d / N_i). 10,000 is for clients with 7,300 images, as
+    # in SVHN divided among ten clients. With fewer images it must decrease in proportion, or a single client has nearly
     # all of the weight in a subset. .01 for ISIC 2018.
     beta: NotNegative = 10_000.0
     # The weight of labelled clients (section 4.2: "about 50%, and other nine unlabeled clients share the remaining 50%

@@ -155,8 +155,8 @@ class ArenaSetting:
 def by_images(beta: float, environment: Experiment) -> float:
     """Return RSCFed's beta in the environment, scaled so that beta / N_i is the paper's.
 
-    Its unit is images per distance. It is multiplied by the ratio of the images of a client in this
-    environment and in the paper's SVHN.
+    Its unit is images per distance. It is multiplied by the images of a client in this environment,
+    divided by the images of a client in the paper's SVHN.
     """
     data = environment.data
     return beta * ((entry_of(data.name).train - data.N_s - data.N_validation) / environment.federation.K) / 7326

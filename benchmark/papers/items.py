@@ -26,8 +26,7 @@ VARIANT_OF: dict[str, Variant] = {}
 for _paper in WITH_SWITCHES:
     for _variant in _paper.variants:
         _built = _variant.applied(_paper)
-        _known = _variant.items or PAPERS[_paper.name].ITEMS
-        _builders = items_of(_built, [_name for _name in _known if _name not in _variant.leaves_out])
+        _builders = items_of(_built, _variant.items or PAPERS[_paper.name].ITEMS)
         if _variant.switches:
             _builders["departures"] = partial(departures, _built)
         for _name, _build in _builders.items():

@@ -1,6 +1,6 @@
 """Build the ablations of a paper's implementation choices: pairs of cells that differ only in one choice.
 
-The paper leaves a choice open, or this suite deviates from the paper in it. They are
+The paper leaves such a choice open, or this suite deviates from the paper in it. The choices are
 listed in `results/published/PAPER/departures.toml`; README.md of this folder describes its keys.
 The cells of a choice are NAME/default and NAME/other in the item PAPER/departures, and
 `reports/PAPER/departures.md` refers to each as (PAPER/departures: NAME).

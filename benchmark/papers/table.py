@@ -113,7 +113,6 @@ class Variant:
     family: str = ""  # appended to the paper's name in the family of its claims
     # Whether its cells were wrong; it keeps the claims that its runs judged, without replacements.
     is_withdrawn: bool = False
-    leaves_out: frozenset[str] = frozenset()  # items of the paper that do not exist in this variant
 
     @property
     def is_further_setting(self) -> bool:
@@ -122,9 +121,9 @@ class Variant:
 
     def builds(self, name: str) -> bool:
         """Return whether it builds the item with that name, without the paper's."""
-        if self.items:
-            return name in self.items
-        return name not in self.leaves_out and (self.switches or name != "departures")
+        if name == "departures":
+            return self.switches
+        return not self.items or name in self.items
 
     def applied(self, paper: "Paper") -> "Paper":
         """Return the paper as this variant builds its items."""
@@ -141,7 +140,7 @@ class Variant:
         item = build(profile)
         if self.is_withdrawn:
             item = replace(item, claims=tuple(claim for claim in item.claims if not claim.replaces))
-        if self.is_further_setting:  # a claim that was withdrawn before it had runs here says nothing
+        if self.is_further_setting:  # without the claims that were withdrawn before this setting had runs
             kept = [claim for claim in item.claims if not claim.withdrawn]
             item = replace(item, claims=tuple(replace(claim, replaces="") for claim in kept))
         title = f"{item.title} ({self.title})" if self.title else item.title

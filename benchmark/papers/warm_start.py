@@ -58,7 +58,7 @@ BUDGETS: Mapping[str, Callable[[Experiment], int | str | None]] = {
 
 
 def notes_on_budgets(cells: Sequence[Cell]) -> Iterator[str]:
-    """Return a note per different budget of rows: "Rows differ in warm start: SemiFL 0, FedSwitch 15".
+    """Return a note for each budget that differs between rows: "Rows differ in warm start: SemiFL 0, FedSwitch 15".
 
     Rows are compared within each column. A supervised baseline has no warm start, since it trains
     only on labels.

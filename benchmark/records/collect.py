@@ -40,9 +40,9 @@ def read_records(
 ) -> Records:
     """Return the records of these cells that were computed from the current data and code (`identity`).
 
-    A run of this machine replaces a committed copy of the same seed, unless it is unfinished. With `with_reference`,
-    committed copies count, and with `with_runs`, this machine's runs do. Without runs, copies count whatever data this
-    machine has, so that results made from them are the same in every checkout.
+    A run of this machine counts instead of a committed copy of the same seed, unless it is unfinished. With
+    `with_reference`, committed copies count, and with `with_runs`, this machine's runs do. Without runs, copies count
+    whatever data this machine has, so that results made from them are the same in every checkout.
 
     The records of each cell are `CellRecords`: finished records that do not count are kept apart,
     for tables that have no other number.
@@ -87,7 +87,7 @@ def read_records(
 def _first_of(known: RunRecord, record: RunRecord) -> RunRecord:
     """Return the one of two records of a run that counts, with the other among its copies if both are useful.
 
-    The later of two copies counts, and a finished run replaces a copy. A second copy,
+    The later of two copies counts, and a finished run counts instead of a copy. A second copy,
     "seed=100@cuda.json.gz", never replaces a first one. The other record is useful if it was
     computed on a different kind of device.
     """

@@ -259,7 +259,7 @@ def retrain(record: RunRecord) -> Retrained:
     between processors. Data and partition must have the hashes in the manifest. Raise Stopped if the user interrupts.
     """
     from benchmark.federated.engines import EngineOptions
-    from benchmark.records.run import run  # trains, and is slow to load
+    from benchmark.records.run import run  # trains, and needs seconds to load
 
     if reason := why_not_here(record):
         return Retrained(skipped=reason)

@@ -163,7 +163,7 @@ def family_error(hundred: int) -> float:
 
 
 def decide(claims: Sequence[Evidence], family: ClaimFamily, hundred: int = 1) -> list[tuple[Reading, float]]:
-    """Return, for each of an item's claims in a family, the result of its looks and its error."""
+    """Return, for each of an item's claims in a family, the result of its looks and the error that they share."""
     error = family_error(hundred)
     half = error / 2 if family.main and family.others else error
     main = {claim.hash: claim for claim in claims if claim.hash in family.main}
@@ -249,7 +249,7 @@ def _reading(seen: Evidence, contrast: int, seeds: Sequence[int], whole: float, 
 
 
 def runs_fall(seen: Evidence, contrast: int, seeds: Sequence[int]) -> bool:
-    """Return whether too many of a cell's runs collapsed for signed ranks to decide."""
+    """Return whether so many of a cell's runs collapsed that the sign test has to agree with the signed ranks."""
     return max(seen.collapsed_at(seeds, contrast).values(), default=0) > RUNS_FALL * len(seeds)
 
 

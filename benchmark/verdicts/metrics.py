@@ -203,8 +203,8 @@ def gain_at_end(record: RunRecord, metric: str) -> float | None:
 
 
 def speed(record: RunRecord, metric: str) -> float | None:
-    """Return the area of the trapezoids under the log-odds, divided by the rounds
-    that it spans, as a fraction.
+    """Return the area under the log-odds, in trapezoids between evaluations, divided by the
+    rounds that it spans, as a fraction.
 
     Return None with fewer than two evaluations after clients join.
     """

@@ -29,7 +29,7 @@ def could_decide(items: Iterable[Item], records: Records, device: str = "") -> d
 
 
 def looks_of(claims: Iterable[Judged], device: str = "") -> dict[int, int]:
-    """Return, per number of seeds, the open claims that this interim analysis is the first to be able to decide.
+    """Return, per number of seeds, for how many open claims this interim analysis is the first that can decide them.
 
     Claims are left out if they are decided, judged in a different item, counted, or past their last
     interim analysis, or if their next one includes a seed that can never count. With a kind of

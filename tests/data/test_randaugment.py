@@ -51,7 +51,7 @@ def run_pool(pool: str, name: str, level: int, sign: int, images_NCHW: Tensor) -
 
 
 def pillow_operation(pool: str, name: str, v: int, sign: int) -> Callable[[Image.Image], Image.Image]:
-    """Apply the released operation at level v of 10: SSFL's dataset/randaugment.py:154-169, and SemiFL's
+    """Return the released operation at level v of 10: SSFL's dataset/randaugment.py:154-169, and SemiFL's
     datasets/randaugment.py, which draws the sign.
     """
     released = pool == "ssfl"

@@ -21,7 +21,7 @@ from tests.data.places import of_any_size, own_cache, save_images  # noqa: F401 
 
 
 def idx(array: np.ndarray) -> bytes:
-    """Write the MNIST file format: two zero bytes, type 8 (uint8), rank, big-endian sizes, data."""
+    """Return the array in the MNIST file format: two zero bytes, type 8 (uint8), rank, big-endian sizes, data."""
     return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.astype(np.uint8).tobytes()
 
 

@@ -20,7 +20,7 @@ TENSORS = {
 
 
 def answers(pipe, in_files: bool) -> None:
-    """Return in another process the message that it got."""
+    """Send back the message that this other process received."""
     send(pipe, packed(received(pipe, in_files), in_files))
 
 

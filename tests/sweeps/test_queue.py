@@ -61,6 +61,13 @@ def test_the_units_of_an_entry_have_all_its_arms_seed_by_seed(written, tmp_path)
         assert list(unit.runs) == [arm.with_seed(seed) for arm in arms]
 
 
+def test_an_entry_may_name_a_cell_whose_published_number_is_from_a_different_paper(written, tmp_path):
+    path = written(ENTRY.replace("ssfl/tab2", "semifl/tab3").replace('"FedAvg/small", "Grouping/small"', '"FedMatch/IID"'))
+    (item,) = items(["semifl/tab3"], "demo")
+    assert item.cell("FedMatch/IID").role == "quoted"
+    assert units_of(read_queue(path), tmp_path, path)[0].runs == (item.cell("FedMatch/IID").experiment.with_seed(100),)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [

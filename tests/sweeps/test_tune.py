@@ -384,7 +384,7 @@ def test_a_search_over_what_is_no_single_value_is_refused_in_one_line(fssl, tmp_
 
 
 def damaged(lines: list[bytes], how: str) -> tuple[list[bytes], int]:
-    """Write a journal with one fault in its middle; return the number of the faulty line."""
+    """Return a journal with one fault in its middle, and the number of the faulty line."""
     middle = len(lines) // 2
     first, last = lines[:middle], lines[middle:]
     if how == "a blank line":

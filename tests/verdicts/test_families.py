@@ -20,7 +20,7 @@ def tab2() -> Item:
 
 
 def begin(results: Path, item: Item, seed: int, claims: ClaimFamily) -> None:
-    """Return the manifest of a run of the item's first cell."""
+    """Write the manifest of a run of the item's first cell."""
     folder = run_folder(results, item.cells[0].experiment.with_seed(seed))
     folder.mkdir(parents=True)
     noted = {"ssfl demo": {"main": list(claims.main), "others": list(claims.others)}}

@@ -53,7 +53,7 @@ class Kind:
     streams: tuple[tuple[str, tuple[str, ...]], ...]
     momentum: Shape | None
     optimizer: Optimizer
-    run: int | None  # only for a custom network, because its other state may depend on the seed
+    run: int | None  # only for a custom network, because its state besides weights may depend on the seed
 
     @property
     def name(self) -> str:

@@ -87,10 +87,9 @@ def images_for(environment: Environment, holder: int, round_number: int) -> tupl
 
 
 def loss_of(network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Compute Eq.
+    """Compute the loss of a batch: Eq. 3 if it has labels, and Eq. 4 if not.
 
-    3 for a batch with labels, and Eq. 4 for one without: the cross-entropy of the strong view with the weak view's
-    confident labels.
+    Eq. 4 is the cross-entropy of the strong view with the weak view's confident labels.
     """
     if "labels" in batch:
         return F.cross_entropy(network(batch["weak"]), batch["labels"])
