@@ -20,7 +20,19 @@ from benchmark.records.copies import read_copy
 from benchmark.records.record import run_folder
 from sweeps import queue
 from sweeps.launcher import Launch, launch
-from sweeps.queue import Machine, Pace, QueueEntry, Shelf, TimeIsUp, Timetable, Unit, read_queue, units_of, write_copy
+from sweeps.queue import (
+    QUEUE,
+    Machine,
+    Pace,
+    QueueEntry,
+    Shelf,
+    TimeIsUp,
+    Timetable,
+    Unit,
+    read_queue,
+    units_of,
+    write_copy,
+)
 from tests.conftest import ROOT, record_of
 from tests.sweeps.gates import Gated, begun
 
@@ -62,10 +74,19 @@ def test_the_units_of_an_entry_have_all_its_arms_seed_by_seed(written, tmp_path)
 
 
 def test_an_entry_may_name_a_cell_whose_published_number_is_from_a_different_paper(written, tmp_path):
-    path = written(ENTRY.replace("ssfl/tab2", "semifl/tab3").replace('"FedAvg/small", "Grouping/small"', '"FedMatch/IID"'))
+    entry = ENTRY.replace("ssfl/tab2", "semifl/tab3").replace('"FedAvg/small", "Grouping/small"', '"FedMatch/IID"')
+    path = written(entry)
     (item,) = items(["semifl/tab3"], "demo")
     assert item.cell("FedMatch/IID").role == "quoted"
     assert units_of(read_queue(path), tmp_path, path)[0].runs == (item.cell("FedMatch/IID").experiment.with_seed(100),)
+
+
+@pytest.mark.parametrize("path", sorted(QUEUE.parent.glob("queue*.toml")), ids=lambda path: path.stem)
+def test_a_committed_queue_names_cells_that_exist(path, tmp_path):
+    entries = read_queue(path)
+    units = units_of(entries, tmp_path, path)
+    assert len(units) == sum(len(entry.seeds) for entry in entries)
+    assert all(len(set(unit.runs)) == len(unit.entry.labels) for unit in units)
 
 
 @pytest.mark.parametrize(
