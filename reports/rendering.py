@@ -7,7 +7,7 @@ choice as "(ssfl/departures: momentum)". Its two cells in that item, our default
 import functools
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from benchmark import __version__
+from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.judge import share_text
 from benchmark.verdicts.statistics import paired, summary
 from reports import formatting
@@ -93,6 +94,13 @@ def departures(text: str, mine: Sequence[ItemResults]) -> Markup:
     return Markup(NAMED.sub(effect, article(text)))
 
 
+def _end(result: CellResult, seeds: Iterable[int]) -> str:
+    """Return the mean of a cell over these seeds, or how many of its runs diverged if it has no finished run."""
+    if result.values:
+        return mean_entry(summary(result.values[seed] for seed in sorted(seeds))).line
+    return f"{formatting.count(len(result.diverged), 'run')} diverged" if result.diverged else "not run"
+
+
 def effects(mine: Sequence[ItemResults]) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """Return the measured effects of each implementation choice by (item, switch), one per profile with its cells.
 
@@ -106,16 +114,13 @@ def effects(mine: Sequence[ItemResults]) -> dict[tuple[str, str], list[dict[str,
             default = cells.get(f"{switch}/default")
             if way != "other" or default is None:
                 continue
-            seeds = sorted(other.values.keys() & default.values.keys())
-            means = []
-            for cell in (default, other) if seeds else ():
-                means.append(summary(cell.values[seed] for seed in seeds))
+            common = other.values.keys() & default.values.keys()
             pair = {
                 "profile": reported.item.profile,
                 "setting": other.cell.setting.get("switch", ""),
                 "page": formatting.cell_address(other),
                 "difference": paired(other.values, default.values),
-                "means": means,
+                "ends": [_end(cell, common or cell.values) for cell in (default, other)],
                 "diverged": len(default.diverged) + len(other.diverged),
             }
             pairs.setdefault((reported.item.name, switch), []).append(pair)

@@ -184,6 +184,8 @@ class Paper:
     # (item name, its cells) -> cells that the suite adds: controls, supervised baselines, rungs of a cumulative
     # ablation.
     additions: Callable[[str, Sequence[Cell]], Iterable[Cell]] = lambda name, cells: ()
+    # (the paper, a built item) -> the item with what only this paper's items have.
+    finished: Callable[["Paper", Item], Item] = lambda paper, item: item
     computed: Mapping[str, Callable[[Experiment], float | str]] = field(default_factory=dict)  # columns without a run
     factors: Mapping[str, Callable[[Any, Experiment], Factor]] = field(default_factory=dict)  # in addition to `FACTORS`
     bounded: bool = False  # whether `bounds` are added to items that show accuracies
@@ -219,7 +221,7 @@ def item(paper: Paper, name: str, profile: str) -> Item:
     lines = [{"measured": file.measured, **line} for line in file.cells]
     try:
         check_lines(file, lines, PRINTED_KEYS | paper.keys)
-        return _item(paper, file, lines, full_name, profile)
+        return paper.finished(paper, _item(paper, file, lines, full_name, profile))
     except ConfigError as error:
         raise ConfigError(f"{full_name}: {error}") from None
 
@@ -240,14 +242,16 @@ def _item(paper: Paper, file: TableFile, lines: Iterable[Line], full_name: str, 
     if paper.bounded and on_accuracy and not file.cells_of:  # if not, the other item has the supervised baselines
         cells = (*cells, *bounds(cells))
     data_names = {entry.line["data"]: entry.word("data") for entry in entries if "data" in entry.line}
-    stand_ins = dict.fromkeys(entry.stand_in.title for entry in entries if entry.stand_in)
+    reduced = dict.fromkeys(entry.stand_in.title for entry in entries if entry.stand_in)
+    is_surrogate = any(title not in {entry.printed_data for entry in entries} for title in reduced)
+    what = "surrogate data set" if is_surrogate else "reduced setting"
     data_of_item = entries[0].printed_data
     return item_from(
         file,
         cells,
         claims_of(file.claims, data_names),
         name=full_name,
-        title=file.title + (f" (surrogate data set: {', '.join(stand_ins)})" if stand_ins else ""),
+        title=file.title + (f" ({what}: {', '.join(reduced)})" if reduced else ""),
         profile=profile,
         shown=tuple(entry.shown(data_of_item) for entry in every if "not_yet" in entry.line),
         seeds=file.runs or paper.seeds.get(profile, file.seeds),

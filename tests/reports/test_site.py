@@ -13,7 +13,7 @@ from benchmark.experiment import from_json
 from benchmark.papers.item import Item
 from reports.formatting import cell_page, item_page
 from reports.site import build
-from tests.reports.fakes import lean, make_cell, make_record, pair, small, table2
+from tests.reports.fakes import accuracies, lean, make_cell, make_record, pair, small, table2
 from tests.reports.snapshots import DEPARTURES, departures, published
 
 HOSTILE = "<script>alert('x')</script>\"&"
@@ -180,3 +180,16 @@ def test_departures_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     page = (tmp_path / "site/toy/departures.html").read_text()
     assert "<b>x</b>" in DEPARTURES and "<b>x" not in page
     assert "<td>1</td>" in page and 'href="javascript' not in page
+
+
+def test_an_implementation_choice_with_a_run_that_diverged_shows_both_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "written/toy").mkdir(parents=True)
+    (tmp_path / "written/toy/departures.md").write_text(DEPARTURES)
+    monkeypatch.setattr("reports.site.HERE", tmp_path / "written")
+    item, records = departures()
+    other = item.cells[1]
+    build([(item, {**records, **accuracies([(other, [None])])})], tmp_path / "site")
+    page = words(tmp_path / "site/toy/departures.html")
+    assert "reset | kept; profile laptop: 80.00 ±20.00 | 1 run diverged" in page
