@@ -41,6 +41,7 @@ class Larger:
 
     K: int
     item: str  # the table or figure, such as "ssfl/tabj1"
+    data: tuple[str, ...] = ()  # the data sets of its cells there
     verdict: str = ""  # of the claim on this contrast in that table; empty if no claim judges it
     runs: str = ""  # the estimate of its runs: "+32.86 points (n = 16)"
     is_known: bool = True  # False if the run records of that table were not read
@@ -83,13 +84,15 @@ class ClaimRow:
         """Return the verdict as pages print it.
 
         If the sentence is also about more clients, name K: "contradicted at K = 10; not judged at K = 470, where runs
-        show +30.30 points (n = 3, exploratory)".
+        show +30.30 points (n = 3, exploratory)". If the data sets differ, name them, too.
         """
         verdict, larger = self.verdict, self.larger
         if larger is None:
             return verdict
         own = f"{verdict} at K = {max(numbers(self.item, self.claim.labels, 'K'))}"
         at = f"at K = {larger.K}"
+        if self.data != larger.data:
+            own, at = f"{own} on {_listed(self.data)}", f"{at} on {_listed(larger.data)}"
         if larger.verdict:
             return f"{own}; {larger.verdict} {at}: {larger.runs}"
         if not larger.is_known:
@@ -128,7 +131,8 @@ class ClaimRow:
             other = seen.get(tuple(coefficients.items()))
             verdict, runs = (other.verdict or "", self._shown(other)) if other else ("", "")
             if own < K:
-                found.append(Larger(K=K, item=name, verdict=verdict, runs=runs, is_known=place is not None))
+                data, is_known = data_of(item, coefficients), place is not None
+                found.append(Larger(K=K, item=name, data=data, verdict=verdict, runs=runs, is_known=is_known))
         return found
 
     @functools.cached_property
@@ -185,6 +189,11 @@ class ClaimRow:
     def endpoint(self) -> str:
         rounds = self.claim.endpoint.removeprefix("last_")
         return str(WORDS["endpoints"].get(self.claim.endpoint, f"mean over the last {rounds} rounds"))
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """Return the names of the data sets of the claim's cells."""
+        return data_of(self.item, self.claim.labels)
 
     @property
     def scope(self) -> str:

@@ -71,15 +71,23 @@ def _is_owner(item: Item, claim: Claim) -> bool:
 def board(every: Sequence[ItemResults], paper: str = "") -> list[ClaimRow]:
     """Return every declared claim once, and the claims of a user's tables; for one paper, or for all.
 
-    Variants of an item, which are built differently (`VARIANTS`), add no claim. The exception is a further reduced
-    setting, whose claims count from their first interim analysis on.
+    Claims that do not count in summaries are left out (`counts_in_summaries`).
     """
     rows = {(item.name, claim.name): without_runs(item, claim) for item, claim in declared_claims()}
     for key, row in furthest(every).items():
-        counts = key[0] not in paper_items.VARIANTS or (paper_items.base_of(key[0]) and row.judged.looks > 0)
-        if key in rows or (counts and _is_owner(row.item, row.claim)):
+        if key in rows or (counts_in_summaries(row) and _is_owner(row.item, row.claim)):
             rows[key] = max(row, rows.get(key, row), key=_known)
     return [row for row in rows.values() if paper in ("", row.reported.paper)]
+
+
+def counts_in_summaries(row: ClaimRow) -> bool:
+    """Return whether the claim counts for its paper.
+
+    Variants of an item, which are built differently (`VARIANTS`), add no claim. The exception is a further reduced
+    setting, whose claims count from their first interim analysis on.
+    """
+    name = row.item.name
+    return name not in paper_items.VARIANTS or (bool(paper_items.base_of(name)) and row.judged.looks > 0)
 
 
 def kinds(rows: Sequence[ClaimRow]) -> dict[str, list[ClaimRow]]:
@@ -136,6 +144,7 @@ def state_text(every: Sequence[ItemResults]) -> str:
     by_kind = {kind: sentences_of(own) for kind, own in kinds(rows).items()}
     status = Counter(sentence.status for own in by_kind.values() for sentence in own)
     counted = sum(len(sentence.rows) for own in by_kind.values() for sentence in own)
+    further = sum(bool(paper_items.base_of(row.item.name)) for row in rows)
     parts = []
     for kind, own in by_kind.items():
         decided = Counter(sentence.status for sentence in own if sentence.has_decision)
@@ -152,7 +161,9 @@ def state_text(every: Sequence[ItemResults]) -> str:
     if pilots := status["pilots only"]:
         has = "has" if pilots == 1 else "have"
         parts.append(f"{pilots} {has} pilot runs only, on exploratory seeds, which decide nothing.")
-    parts.append(f"A sentence has one contrast or several: {count(counted, 'claim')} in all, each contrast once.")
+    of_further = f", {further} of them in a further reduced setting" if further else ""
+    claims = count(counted, "claim")
+    parts.append(f"A sentence has one contrast or several: {claims} in all, each contrast once{of_further}.")
     if withdrawn := len(rows) - counted:
         parts.append(f"{withdrawn} more are withdrawn: the pages of their tables give the reasons.")
     if all(reported.item.profile != "paper" for reported in every):
@@ -174,7 +185,7 @@ def scale_text(every: Sequence[ItemResults]) -> str:
         trained = [row for row in reported.judged if row.is_decided and row.claim.endpoint != "arithmetic"]
         profile_of_verdict += [reported.item.profile] * len(trained)
     at_scale = sum(profile not in SMALL for profile in profile_of_verdict)
-    runs = f"{reduced:,} of {total:,} runs are in reduced settings: smaller images, smaller networks, fewer rounds"
+    runs = f"{reduced:,} of {total:,} runs are in reduced settings: other or smaller images, smaller networks, fewer rounds"
     if not profile_of_verdict:
         verdicts = "No verdict rests on them yet."
     elif at_scale:
@@ -218,6 +229,7 @@ class MainSentence:
     row: ClaimRow
     limits: str
     brief: str  # the limits in at most 20 words, for the short page; "" if only the full page has the sentence
+    further: tuple[ClaimRow, ...] = ()  # the same claim in further reduced settings, if it counts there
 
 
 def main_sentences() -> Mapping[str, list[MainSentence]]:
@@ -235,11 +247,22 @@ def main_sentences() -> Mapping[str, list[MainSentence]]:
 
 
 def _with_runs(every: Sequence[ItemResults]) -> dict[str, list[MainSentence]]:
-    """Return the main sentences of each paper, each with its claim at the profile with the most informative runs."""
+    """Return the main sentences of each paper, each with its claim at the profile with the most informative runs.
+
+    A further reduced setting adds its verdict on the claim to the sentence.
+    """
     known = furthest(every)
+    further: dict[tuple[str, str], list[ClaimRow]] = {}
+    for row in known.values():
+        base = paper_items.base_of(row.item.name)
+        if base and counts_in_summaries(row) and not row.claim.withdrawn:
+            further.setdefault((base, row.claim.name), []).append(row)
     found: dict[str, list[MainSentence]] = {}
     for paper, main in main_sentences().items():
-        found[paper] = [replace(one, row=known.get(one.row.key, one.row)) for one in main]
+        found[paper] = []
+        for one in main:
+            row, others = known.get(one.row.key, one.row), further.get(one.row.key, ())
+            found[paper].append(replace(one, row=row, further=tuple(others)))
     return found
 
 
@@ -250,7 +273,7 @@ def findings_page(every: Sequence[ItemResults], *, links: bool) -> str:
     """
     sections = []
     for paper, main in _with_runs(every).items():
-        sentences = [(one.row, one.brief) for one in main if one.brief]
+        sentences = [(one.row, one.brief, one.further) for one in main if one.brief]
         sections.append({**PAPERS[paper], "sentences": sentences})
     in_full = IN_FULL.replace(".md", ".html") if links else IN_FULL
     return render("findings.md", papers=sections, state=state_line(every), links=links, in_full=in_full)
@@ -265,9 +288,12 @@ def findings_in_full(every: Sequence[ItemResults], *, links: bool) -> str:
     sections = []
     for paper, main in _with_runs(every).items():
         decided = {} if links else {kind: _decided(rows) for kind, rows in shown_kinds(every, paper).items()}
-        sections.append({**PAPERS[paper], "sentences": [(one.row, one.limits) for one in main], "decided": decided})
+        sentences = [(one.row, one.limits, one.further) for one in main]
+        sections.append({**PAPERS[paper], "sentences": sentences, "decided": decided})
     compared = _compared_with_published(every)
-    return render(IN_FULL, papers=sections, state=state_text(every), links=links, compared=compared)
+    has_further = any(paper_items.base_of(row.item.name) for row in board(every))
+    more = {"compared": compared, "has_further": has_further}
+    return render(IN_FULL, papers=sections, state=state_text(every), links=links, **more)
 
 
 def findings_values(every: Sequence[ItemResults]) -> dict[str, Any]:

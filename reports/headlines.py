@@ -152,17 +152,15 @@ class Headline:
     def verdict(self) -> str:
         """Return the verdicts of all settings, each with its number of clients and its estimate.
 
-        Data sets are named if settings have the same number of clients.
+        Data sets are named if they differ between settings.
         "contradicted at K = 10: -0.82 points (n = 9); holds at K = 470: +32.86 points (n = 16)".
         """
         texts = []
-        data_at: dict[int, set[tuple[str, ...]]] = {}
-        for outcome in self.outcomes:
-            data_at.setdefault(outcome.K, set()).add(outcome.data)
+        every_data = {outcome.data for outcome in self.outcomes if outcome.data}
         for outcomes in self._by_scope.values():
             estimate = outcomes[0].estimate_text if len(outcomes) == 1 else ""
             first = outcomes[0]
-            data = f" on {', '.join(first.data)}" if len(data_at[first.K]) > 1 and first.data else ""
+            data = f" on {', '.join(first.data)}" if len(every_data) > 1 and first.data else ""
             at = f" at K = {first.K}{data}" if first.K else ""
             texts.append(f"{_counted(outcomes)}{at}{estimate}")
         return "; ".join(texts)

@@ -9,7 +9,7 @@ from typing import Any
 from benchmark.data.folder import public_name
 from benchmark.errors import DataError
 from benchmark.papers.item import UNTRAINED
-from benchmark.papers.items import ITEMS, VARIANTS, base_of
+from benchmark.papers.items import ITEMS, VARIANT_OF, base_of
 from benchmark.papers.own import OWN
 from benchmark.sharing.bundle import Bundle, check_bundle, noted, opened
 from benchmark.verdicts.cell_results import ACCURACY
@@ -17,7 +17,16 @@ from benchmark.verdicts.statistics import summary
 from reports.claim_figures import claims_pictures
 from reports.claims import ClaimRow, rows_of
 from reports.entries import is_arena, is_printed, mean_entry, method_of, notes_of
-from reports.findings import QUESTIONS, SENTENCES, kinds, shown_kinds, state_text, statuses, statuses_in_words
+from reports.findings import (
+    QUESTIONS,
+    SENTENCES,
+    counts_in_summaries,
+    kinds,
+    shown_kinds,
+    state_text,
+    statuses,
+    statuses_in_words,
+)
 from reports.formatting import NONE, cell_address, count, points, shown
 from reports.headlines import headlines
 from reports.item_results import PAPERS, ItemResults, note_on_other_data
@@ -114,7 +123,7 @@ def _card(name: str, mine: Sequence[ItemResults]) -> dict[str, Any]:
     lines = list[dict[str, Any]]()
     for profile in dict.fromkeys(reported.item.profile for reported in mine):
         here = [reported for reported in mine if reported.item.profile == profile]
-        own = [one for one in here if one.item.name not in VARIANTS or base_of(one.item.name)]
+        tables = {_without_suffix(reported.item.name) for reported in here}
         # A cell of several items counts once. A choice counts as one cell, whichever its trials select.
         results = [result for reported in here for result in reported.results.values() if result.awaited]
         choices = sum(len(reported.item.choices) for reported in here)
@@ -123,19 +132,25 @@ def _card(name: str, mine: Sequence[ItemResults]) -> dict[str, Any]:
         lines.append(
             {
                 "profile": profile,
-                "items": len(here),
+                "items": len(tables),
                 "cells_run": len(keys_with_runs),
                 "total": len(keys) + choices,
-                "verdicts": Counter(sentence.status for sentence in _sentences_judged_in(own)),
+                "verdicts": Counter(sentence.status for sentence in _sentences_judged_in(here)),
             }
         )
     return {**PAPERS[name], "name": name, "lines": lines, "not_run": _not_run(name, mine)}
 
 
+def _without_suffix(name: str) -> str:
+    """Return the name of the table or figure that the item builds: "ssfl/tab2" for all of its variants."""
+    variant = VARIANT_OF.get(name)
+    return name.removesuffix(variant.suffix) if variant else name
+
+
 def _sentences_judged_in(every: Sequence[ItemResults]) -> list[Sentence]:
-    """Return the sentences that a paper's items judge, each once."""
+    """Return the sentences that a paper's items judge, each once, with the claims that count in summaries."""
     rows = [row for reported in every for row in kinds(rows_of(reported))[SENTENCES]]
-    return sentences_of(row for row in rows if not row.judged.judged_in)
+    return sentences_of(row for row in rows if counts_in_summaries(row) and not row.judged.judged_in)
 
 
 def paper_values(name: str, mine: Sequence[ItemResults], every: Sequence[ItemResults]) -> dict[str, Any]:

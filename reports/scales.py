@@ -94,7 +94,8 @@ class Agreement:
     @property
     def text(self) -> str:
         """Say in a sentence or two how far the smaller setting predicts the larger one."""
-        said = f"{self.same_sign} of {count(len(self.pairs), 'estimate')} have the same sign"
+        has = "has" if len(self.pairs) == 1 else "have"
+        said = f"{self.same_sign} of {count(len(self.pairs), 'estimate')} {has} the same sign"
         correlation = self.rank_correlation
         if correlation is None:
             said += f"; fewer than {FEWEST} different ones are in points, too few for a rank correlation"
@@ -102,8 +103,8 @@ class Agreement:
             said += f"; Spearman's rank correlation of the {len(self.in_points)} in points is {correlation:.2f}"
         if not self.decided:
             return f"{said}. No claim has a verdict at both."
-        both = count(len(self.decided), "claim")
-        return f"{said}. Of {both} with a verdict at both, {self.same_verdict} have the same one twice."
+        both, have = count(len(self.decided), "claim"), "has" if self.same_verdict == 1 else "have"
+        return f"{said}. Of {both} with a verdict at both, {self.same_verdict} {have} the same one twice."
 
 
 def scales_values(every: Sequence[ItemResults]) -> dict[str, Any]:
@@ -175,13 +176,20 @@ def profiles_table(by_claim: Sequence[dict[str, Measured]]) -> Table:
         claim = next(iter(measured.values())).claim
         entries = [measured[profile].entry if profile in measured else NONE for profile in shown]
         rows.append(row_of([TableEntry(text=claim.name, detail=(claim.source,)), *entries]))
-    return table_of("scales", "Estimates of each claim, by profile", ("Claim", *shown), rows, words=1)
+    return table_of(
+        "scales", "Estimates of each claim, by profile and further reduced setting", ("Claim", *shown), rows, words=1
+    )
 
 
 def in_other_settings(every: Iterable[ItemResults]) -> list[tuple[Measured, Measured]]:
-    """Return, for each claim with runs in other items, its estimate and the one with more clients or on other data."""
+    """Return, for each claim with runs in other items, its estimate and the one with more clients or on other data.
+
+    A claim of a further reduced setting is left out, because its base has the same other items.
+    """
     pairs = []
     for row in _rows_with_estimates(every):
+        if base_of(row.item.name):
+            continue
         own_data = data_of(row.item, row.claim.labels)
         own_K = max(numbers(row.item, row.claim.labels, "K"), default=0)
         for other in row.others:

@@ -10,13 +10,15 @@ The status of a sentence follows from the statuses of its claims, without the wi
 * "undecided", "no room", "pilots only", "not run": no claim is decided, and this is the first of these four statuses
   that a claim has.
 
-A question of ours is a separate sentence.
+A question of ours is a separate sentence. A sentence or question in a further reduced setting is the same one, with
+further claims.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmark.papers.items import base_of
 from benchmark.verdicts.judge import DECIDED
 from reports.claims import OPEN, ClaimRow
 from reports.formatting import count, plain_quote
@@ -69,7 +71,8 @@ def sentences_of(rows: Iterable[ClaimRow]) -> list[Sentence]:
     grouped: dict[tuple[str, ...], list[ClaimRow]] = {}
     for row in rows:
         if not row.claim.withdrawn:
-            words = (" ".join(row.claim.quote.split()),) if row.claim.quote else row.key
+            question = (base_of(row.item.name) or row.item.name, row.claim.name)
+            words = (" ".join(row.claim.quote.split()),) if row.claim.quote else question
             grouped.setdefault((row.reported.paper, *words), []).append(row)
     return [Sentence(rows=tuple(own)) for own in grouped.values()]
 

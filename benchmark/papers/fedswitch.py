@@ -69,22 +69,13 @@ def divergence_K(counts_Kd: IntArray) -> FloatArray:
 
 
 def scale(setting: Setting, profile: str) -> Scale:
-    """Return the reduced setting of a line."""
-    streaming = setting.partition == "Streaming-NonIID"
-    return _scaled_by(stand_ins("fedswitch")[profile]["streaming" if streaming else "batch"], setting)
-
-
-def scale_on_cifar10(setting: Setting, profile: str) -> Scale:
-    """Return the reduced setting on CIFAR-10 of a line of Figure 4."""
-    return _scaled_by(stand_ins("fedswitch")[profile]["batch_cifar10"], setting)
-
-
-def _scaled_by(stand_in: Scale, setting: Setting) -> Scale:
-    """Return a reduced setting of fedswitch.toml with the fields that depend on the line.
+    """Return the reduced setting of a line.
 
     The teacher's ratio counts rounds, so that it is smaller in a short run. Clients have equally
     many images under both label settings.
     """
+    streaming = setting.partition == "Streaming-NonIID"
+    stand_in = stand_ins("fedswitch")[profile]["streaming" if streaming else "batch"]
     data, size, each = dict(stand_in.data), stand_in.batch_size, stand_in.own["labels_a_class"]
     labels = data["N_s"]
     if setting.labels == "Labels at Client":

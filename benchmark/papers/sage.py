@@ -6,9 +6,9 @@ are the same except for two projections. No baseline is released: the rows of ot
 protocol's batches, steps and optimizer, and the method's own values if these are known.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 from benchmark.data.split import mean_total_variation
@@ -18,7 +18,7 @@ from benchmark.methods.sage import TwoLabellers
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.papers.item import Item, ItemEntry, Printed
 from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins, values_of
-from benchmark.papers.table import Paper, clients_of, items
+from benchmark.papers.table import Paper, clients_of, item
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,6 @@ class Setting:
     labels: Literal[10, 20] = 10  # percent
     partition: Literal["the paired rule", "the usual rule"] = "the paired rule"
     Q: int | None = None  # ProxyFL's tuning passes; if None, the passes of its released code
-
-
-ANY_LINE = Setting(data="cifar10", method="FedAvg", alpha=0.1)  # all lines count rounds to the same accuracies
 
 
 @cache
@@ -50,20 +47,10 @@ def experiment(setting: Setting) -> Experiment:
 
 
 def scale(setting: Setting, profile: str) -> Scale:
-    """Return the reduced setting of a line."""
-    return _scaled_by(stand_ins("sage")[profile][setting.data], setting)
-
-
-def scale_on_cifar10(setting: Setting, profile: str) -> Scale:
-    """Return the reduced setting on CIFAR-10 of a line of Table 1."""
-    return _scaled_by(stand_ins("sage")[profile]["small_cifar10"], setting)
-
-
-def _scaled_by(stand_in: Scale, setting: Setting) -> Scale:
-    """Return a reduced setting of sage.toml with the fields that depend on the line.
-
-    A method that trains only on labels has only batches of labelled images.
+    """Return the reduced setting of a line. A method that trains only on labels has only batches of
+    labelled images.
     """
+    stand_in = stand_ins("sage")[profile][setting.data]
     labelled = stand_in.own["labelled_batch_size"]
     sizes: dict[str, Any] = {"batch_size": stand_in.batch_size, "labelled_batch_size": labelled}
     if isinstance(experiment(setting).method, SupervisedFL):
@@ -78,23 +65,24 @@ def _scaled_by(stand_in: Scale, setting: Setting) -> Scale:
     return replace(stand_in, data={**stand_in.data, **labels}, optimizer=optimizer, batch_size=None, method=sizes)
 
 
-def targets(paper: Paper, profile: str) -> Mapping[str, str]:
+def targets(profile: str) -> Mapping[str, str]:
     """Return the metrics that count rounds to an accuracy under a profile, by the paper's metrics;
     empty if they are equal.
     """
     if profile in REDUCED:
-        return paper.scale(ANY_LINE, profile).own["targets"]
+        return next(iter(stand_ins("sage")[profile].values())).own["targets"]
     return values_of("sage")["gpu"]["targets"] if profile == "gpu" else {}
 
 
-def finished(paper: Paper, built: Item) -> Item:
-    """Return the finished item. FedAvg, trained on labels, is the row that other rows are compared with.
+def item_of(name: str, profile: str) -> Item:
+    """Build the item. FedAvg, trained on labels, is the row that other rows are compared with.
 
     If the paper counts rounds to an accuracy, a shorter run has a separate accuracy. A withdrawn
     claim keeps the accuracy of its hash.
     """
-    own = targets(paper, built.profile)
-    of_withdrawn = own if built.profile in REDUCED else {}
+    built = item(PAPER, name, profile)
+    own = targets(profile)
+    of_withdrawn = own if profile in REDUCED else {}
 
     def renamed(metrics: Mapping[str, Any]) -> dict[str, Any]:
         return {own.get(metric, metric): value for metric, value in metrics.items()}
@@ -153,11 +141,10 @@ PAPER = Paper(
     setting=Setting,
     experiment=experiment,
     scale=scale,
-    finished=finished,
     bounded=True,
     seeds={"demo": 2, "laptop": 5},  # so that a table needs two minutes
     computed={"total variation": lambda e: mean_total_variation(clients_of(e))},
 )
 TABLES = ("tab1", "tab2", "tab3", "tab4", "tab5", "tab6", "tab7", "tab8", "tab9")
 FIGURES = ("fig5a", "fig5b", "fig6", "fig7")
-ITEMS = items(PAPER, (*TABLES, *FIGURES))
+ITEMS: Mapping[str, Callable[..., Item]] = {name: partial(item_of, name) for name in (*TABLES, *FIGURES)}

@@ -101,19 +101,10 @@ TABLE_5 = experiment(Setting(N_s=4000)).optimizer
 
 
 def scale(setting: Setting, profile: str) -> Scale:
-    """Return the reduced setting of a line, which is the same for both data sets of the paper."""
-    return _scaled_by(stand_ins("semifl")[profile]["section_4" if setting.N_s in SECTION_4 else "both"], setting)
-
-
-def scale_on_cifar10(setting: Setting, profile: str) -> Scale:
-    """Return the reduced setting on CIFAR-10 of a line of Table 1."""
-    return _scaled_by(stand_ins("semifl")[profile]["cifar10"], setting)
-
-
-def _scaled_by(stand_in: Scale, setting: Setting) -> Scale:
-    """Return a reduced setting of semifl.toml with the fields that depend on the line; "few" labels
-    replace 250, and in section 4's setting of SVHN 100.
+    """Return the reduced setting of a line, which is the same for both data sets of the paper; "few"
+    labels replace 250, and in section 4's setting of SVHN 100.
     """
+    stand_in = stand_ins("semifl")[profile]["section_4" if setting.N_s in SECTION_4 else "both"]
     N_s = stand_in.own["few" if setting.N_s in (250, min(SECTION_4)) else "many"]
     labels = {"N_s": 10 if setting.N_s == "all" else N_s}
     held = stand_in.own["client_images"]

@@ -155,7 +155,7 @@ def scale(setting: Setting, profile: str) -> Scale:
 
 
 def scale_on_cifar10(setting: Setting, profile: str) -> Scale:
-    """Return the reduced setting on CIFAR-10 of a line of Table 2."""
+    """Return the reduced setting on CIFAR-10 of a line of Table 2 or of Figures 2 and 6."""
     return scaled_by(stand_ins("ssfl")[profile]["table_2_cifar10"], setting)
 
 
@@ -355,7 +355,7 @@ PRINTED = Variant(
     "{name} follows the paper (--rule paper).",
     family=AS_PRINTED,
 )
-ON_CIFAR10 = on_cifar10(scale_on_cifar10, ("tab2", "fig6"))
+ON_CIFAR10 = on_cifar10(scale_on_cifar10, ("tab2", "fig2", "fig6"))
 PAPER = Paper(
     name="ssfl",
     setting=Setting,

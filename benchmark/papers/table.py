@@ -184,8 +184,6 @@ class Paper:
     # (item name, its cells) -> cells that the suite adds: controls, supervised baselines, rungs of a cumulative
     # ablation.
     additions: Callable[[str, Sequence[Cell]], Iterable[Cell]] = lambda name, cells: ()
-    # (the paper, a built item) -> the item with what only this paper's items have.
-    finished: Callable[["Paper", Item], Item] = lambda paper, item: item
     computed: Mapping[str, Callable[[Experiment], float | str]] = field(default_factory=dict)  # columns without a run
     factors: Mapping[str, Callable[[Any, Experiment], Factor]] = field(default_factory=dict)  # in addition to `FACTORS`
     bounded: bool = False  # whether `bounds` are added to items that show accuracies
@@ -221,7 +219,7 @@ def item(paper: Paper, name: str, profile: str) -> Item:
     lines = [{"measured": file.measured, **line} for line in file.cells]
     try:
         check_lines(file, lines, PRINTED_KEYS | paper.keys)
-        return paper.finished(paper, _item(paper, file, lines, full_name, profile))
+        return _item(paper, file, lines, full_name, profile)
     except ConfigError as error:
         raise ConfigError(f"{full_name}: {error}") from None
 

@@ -34,7 +34,7 @@ DIGESTS = {
     "sage": "53c8b0517c86 3609b61863b6 7ef0299399ee 4f67011c856c",
     "arena": "ce4f39c015fc 8c0b44caa651 cf264f7c19d2 -",
     "ssfl-printed": "- - 64166a8a68e6 239e54e815a9",
-    "ssfl-cifar10": "- 189649a91e0b - -",
+    "ssfl-cifar10": "- 3c2f8730f181 - -",
     "rscfed-plain": "6bd4ef03d4d7 f3cd5830a878 f753a9c89f65 c658a0408af8",
 }
 NAMES = (*ITEMS, *VARIANTS)
