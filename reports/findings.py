@@ -185,7 +185,8 @@ def scale_text(every: Sequence[ItemResults]) -> str:
         trained = [row for row in reported.judged if row.is_decided and row.claim.endpoint != "arithmetic"]
         profile_of_verdict += [reported.item.profile] * len(trained)
     at_scale = sum(profile not in SMALL for profile in profile_of_verdict)
-    runs = f"{reduced:,} of {total:,} runs are in reduced settings: other or smaller images, smaller networks, fewer rounds"
+    what = "other or smaller images, smaller networks, fewer rounds"
+    runs = f"{reduced:,} of {total:,} runs are in reduced settings: {what}"
     if not profile_of_verdict:
         verdicts = "No verdict rests on them yet."
     elif at_scale:

@@ -241,8 +241,8 @@ def _item(paper: Paper, file: TableFile, lines: Iterable[Line], full_name: str, 
         cells = (*cells, *bounds(cells))
     data_names = {entry.line["data"]: entry.word("data") for entry in entries if "data" in entry.line}
     reduced = dict.fromkeys(entry.stand_in.title for entry in entries if entry.stand_in)
-    is_surrogate = any(title not in {entry.printed_data for entry in entries} for title in reduced)
-    what = "surrogate data set" if is_surrogate else "reduced setting"
+    of_paper = {entry.printed_data for entry in entries}
+    what = "reduced setting" if of_paper.issuperset(reduced) else "surrogate data set"
     data_of_item = entries[0].printed_data
     return item_from(
         file,
