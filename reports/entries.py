@@ -21,8 +21,8 @@ LABELS = WORDS["labels"]
 
 
 def is_arena(item: Item) -> bool:
-    """Return whether the table compares methods, in its rows, and nothing of it is published."""
-    return "method" in item.rows and item.drawing is None and not is_printed(item)
+    """Return whether each row of the table is a method, and no number of it is published."""
+    return item.rows == ("method",) and item.drawing is None and not is_printed(item)
 
 
 def is_printed(item: Item) -> bool:

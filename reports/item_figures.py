@@ -213,7 +213,8 @@ def clip(axes: Axes, known: Mapping[str, Mapping[str, Series]], baseline: float 
     axes.set_ylim(low, min(100.0, highest + MARGIN * span))
     hidden = [", ".join(filter(None, place)) for place, end in ends.items() if end < low]
     outliers = f"; lines that end below it: {'; '.join(hidden)}" if hidden else ""
-    where = f"at {low:.1f} %, just below the supervised baseline"
+    near = "just below" if lowest >= baseline else "below"
+    where = f"at {low:.1f} %, {near} the supervised baseline"
     return f" The axis of accuracy begins {where}; lower values are clipped{outliers}."
 
 

@@ -11,8 +11,10 @@ from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
 from reports.arena import NO_BETTER, Arena, arena_rows, arena_tables, arenas, order_text
+from reports.exports import shown_of
 from reports.item_results import ItemResults
 from reports.tables import markdown_of
+from tests.papers.conftest import item_of
 from tests.reports.fakes import ONE_MORE_CLIENT, arena_cell, run_of, small
 
 A, B, C, D = (arena_cell(name, "own", 900 + i) for i, name in enumerate("ABCD"))
@@ -106,3 +108,9 @@ def test_the_best_is_marked_only_if_its_interval_to_the_second_lies_above_zero()
         best = {seed: 0.6 + spread * (seed - 2) for seed in range(5)}
         column = arena_of([A, B], (A, best), (B, second))
         assert (column.clear_best is not None) == clear
+
+
+def test_a_table_whose_rows_differ_in_more_than_the_method_shows_what_else_differs() -> None:
+    tables = shown_of(ItemResults(item_of("semifl/svhn", "laptop"), {}))["tables"]
+    text = "".join(markdown_of(table) for table in tables)
+    assert all(text.count(partition) == 1 for partition in ("K = 2", "Dir(0.1)", "Dir(0.3)", "IID |"))
