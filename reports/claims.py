@@ -84,7 +84,7 @@ class ClaimRow:
         """Return the verdict as pages print it.
 
         If the sentence is also about more clients, name K: "contradicted at K = 10; not judged at K = 470, where runs
-        show +30.30 points (n = 3, exploratory)". If the data sets differ, name them, too.
+        show +30.30 points (n = 3, exploratory)". Also name the data sets if they differ.
         """
         verdict, larger = self.verdict, self.larger
         if larger is None:

@@ -123,7 +123,8 @@ def units_of(entries: Sequence[QueueEntry], results: Path, path: Path) -> list[U
             item = _item(entry, results)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
-        cells = {cell.label: cell.experiment for cell in item.with_quoted().trained}  # the entry names its cells
+        # An entry may also name a cell whose published number is cited from a different paper.
+        cells = {cell.label: cell.experiment for cell in item.with_quoted().trained}
         for label in entry.labels:
             if label in {choice.label for choice in item.choices}:
                 raise ConfigError(

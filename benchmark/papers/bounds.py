@@ -71,11 +71,11 @@ def bounds(cells: Sequence[Cell]) -> Iterator[Cell]:
     not_at_clients = (*AT_SERVER, "everywhere")
     at_clients = [cell for cell in cells if cell.experiment.data.label_setting not in not_at_clients]
     labels: set[str] = set()
-    for cell, alone in lacking(at_clients):
-        shared = _without_differing_values(cell, alone, at_clients)
-        added = shared.companion(ALONE, alone, note=ALONE_NOTE, role="bound")
+    for cell, baseline in lacking(at_clients):
+        named_after = _without_differing_values(cell, baseline, at_clients)
+        added = named_after.companion(ALONE, baseline, note=ALONE_NOTE, role="bound")
         if added.label in labels:  # the setting of the table does not name the norm
-            added = cell.companion(f"{ALONE}, {alone.model.norm.upper()}", alone, note=ALONE_NOTE, role="bound")
+            added = cell.companion(f"{ALONE}, {baseline.model.norm.upper()}", baseline, note=ALONE_NOTE, role="bound")
         labels.add(added.label)
         yield added
     at_server = [cell for cell in cells if cell.experiment.data.label_setting in AT_SERVER]
@@ -89,12 +89,12 @@ def bounds(cells: Sequence[Cell]) -> Iterator[Cell]:
         yield replace(bound(alone), label=label, setting={**setting, "method": name})
 
 
-def _without_differing_values(cell: Cell, alone: Experiment, cells: Iterable[Cell]) -> Cell:
-    """Return the cell without the values that differ among the cells with this baseline, except for the method.
+def _without_differing_values(cell: Cell, baseline: Experiment, cells: Iterable[Cell]) -> Cell:
+    """Return the cell without the values in which the cells with this supervised baseline differ; the method stays.
 
     "A/Q=0" and "A/Q=10" share one baseline, whose label therefore has no Q.
     """
-    same = [other for other in cells if labels_alone(other.experiment).cell_key == alone.cell_key]
+    same = [other for other in cells if labels_alone(other.experiment).cell_key == baseline.cell_key]
     setting, label = dict(cell.setting), cell.label
     for key in cell.setting.keys() - {"method"}:
         if any(other.setting.get(key) != cell.setting[key] for other in same):

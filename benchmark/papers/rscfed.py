@@ -136,6 +136,7 @@ def cbafed(cells: Sequence[Cell]) -> Iterable[Cell]:
             yield cell.companion("CBAFed", replace(e, method=method), note="ours: a method from 2023 in RSCFed's place")
 
 
+# The tables and figures of the paper and `weights`, without the newer `twin_sight`.
 OF_THE_PAPER = ("tab1", "tab2", "tab3", "tab4", "tab5", "tab6", "tab7", "fig2", "weights")
 PLAIN = Variant(
     suffix="-plain",
