@@ -24,6 +24,7 @@ from reports.formatting import (
     WORDS,
     axis_title,
     count,
+    data_name,
     is_fraction,
     megabytes,
     metric_name,
@@ -35,7 +36,6 @@ from reports.formatting import (
 from reports.item_figures import DIVERSITY, curves, joins
 from reports.item_results import KEPT, KEPT_ACCURACY, ItemResults, Places
 from reports.methods import exchange_table, method_page
-from reports.paper_table import data_name
 from reports.provenance import commit_of, facts, files_of_run, flat, marks_of, started, warnings
 from reports.tables import Table, TableEntry, csv_of, table_of
 from sweeps.status import in_words
@@ -108,7 +108,7 @@ def cell_setting(cell: Cell) -> str:
     experiment = cell.experiment
     network = WORDS["networks"].get(experiment.model.network, experiment.model.network)
     sizes = experiment.federation
-    names = f"{data_name(cell)}, {network}"
+    names = f"{data_name(experiment.data.name)}, {network}"
     return f"{names}; K = {sizes.K}, C = {sizes.C}, T = {sizes.T}, {count(sizes.rounds, 'round')}"
 
 

@@ -5,11 +5,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from benchmark.data.folder import public_name
 from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.papers.items import ITEMS, items
 from benchmark.papers.table import COMPUTED
-from benchmark.papers.table import WORDS as PRINTED
 from benchmark.verdicts.judge import DECIDED, Estimate, Judged, judge, share_text
 from benchmark.verdicts.others import Other, numbers, others_of
 from benchmark.verdicts.signed_ranks import typical
@@ -19,6 +17,7 @@ from reports.formatting import (
     WORDS,
     amount,
     count,
+    data_name,
     difference,
     difference_interval,
     metric_name,
@@ -30,7 +29,6 @@ from reports.item_results import ItemResults
 from reports.provenance import pre_registration
 from reports.tables import Table, table_of
 
-DATA = {**PRINTED, **WORDS["data"]}
 RANGE = "least and largest difference"
 OPEN = ("undecided", "no room", "pilots only", "not run")  # statuses of a claim without a decision
 
@@ -399,7 +397,7 @@ def scope_text(item: Item, labels: Collection[str]) -> str:
 def data_of(item: Item, labels: Collection[str]) -> tuple[str, ...]:
     """Return the names of the data sets of these cells, each once."""
     names = [cell.experiment.data.name for cell in item.cells if cell.label in labels]
-    return tuple(dict.fromkeys(DATA.get(name, public_name(name)) for name in names))
+    return tuple(dict.fromkeys(data_name(name) for name in names))
 
 
 def _listed(values: Iterable[object]) -> str:

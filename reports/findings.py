@@ -15,15 +15,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from benchmark.data.folder import public_name
 from benchmark.papers import items as paper_items
 from benchmark.papers.item import Claim, Item
 from benchmark.papers.published import check_keys
 from benchmark.papers.scale import PROFILES
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.families import owner
-from reports.claims import DATA, ClaimRow, rows_of, without_runs
-from reports.formatting import count, points, shown, slug
+from reports.claims import ClaimRow, rows_of, without_runs
+from reports.formatting import count, data_name, points, shown, slug
 from reports.item_results import PAPERS, ItemResults
 from reports.rendering import article, render
 from reports.sentences import IN_PART, STATUSES, Sentence, sentences_of
@@ -209,7 +208,7 @@ def _data_of(every: Sequence[ItemResults]) -> str:
     """Return the data sets with most runs: "mostly MNIST, CIFAR-10, SVHN"."""
     runs = {(run.cell_key, run.seed): run for reported in every for run in reported.runs}
     names = Counter(run.experiment["data"]["name"] for run in runs.values())
-    first = [DATA.get(name, public_name(name)) for name, _ in names.most_common(3)]
+    first = [data_name(name) for name, _ in names.most_common(3)]
     return "mostly " + ", ".join(first) if len(names) > len(first) else ", ".join(first)
 
 

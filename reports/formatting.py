@@ -8,7 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmark.data.folder import public_name
 from benchmark.papers.item import Cell, Claim, Item
+from benchmark.papers.table import WORDS as PUBLISHED_WORDS
 from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.statistics import is_fraction, number
 
@@ -34,6 +36,11 @@ def metric_name(metric: str) -> str:
 def unit_of(metric: str) -> str:
     """Return "%" for fractions; empty if the metric has no unit."""
     return "%" if is_fraction(metric) else str(WORDS["metrics"].get(metric, ("", ""))[1])
+
+
+def data_name(name: str) -> str:
+    """Return the name of the data set as people read it, such as "CIFAR-10" for cifar10."""
+    return str({**PUBLISHED_WORDS, **WORDS["data"]}.get(name, public_name(name)))
 
 
 def axis_title(metric: str) -> str:

@@ -10,9 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmark.data.folder import public_name
 from benchmark.papers.item import Cell, Item, ItemEntry
-from benchmark.papers.table import WORDS as PUBLISHED_WORDS
 from benchmark.verdicts.cell_results import ACCURACY, CellResult
 from benchmark.verdicts.statistics import is_fraction, number, paired
 from reports.entries import (
@@ -26,7 +24,7 @@ from reports.entries import (
     setting_text,
     stale_entry,
 )
-from reports.formatting import WORDS, axis_title, cell_address, points, shown
+from reports.formatting import WORDS, axis_title, cell_address, data_name, points, shown
 from reports.item_results import KEPT, KEPT_ACCURACY, ItemResults
 from reports.published_table import published_rows
 from reports.tables import Column, Row, Table, TableEntry, table_of
@@ -157,7 +155,7 @@ def frame_of(item: Item) -> list[tuple[str, str]]:
     """Return the data set and the network of the item's runs, and the published ones that they replace."""
     publication = item.publication
     cells = [cell for cell in item.cells if is_trained(cell)]
-    own = dict.fromkeys(data_name(cell) for cell in cells)
+    own = dict.fromkeys(data_name(cell.experiment.data.name) for cell in cells)
     networks = dict.fromkeys(cell.experiment.model.network for cell in cells)
     published_data: list[str] = []
     published_networks: list[str] = []
@@ -172,13 +170,6 @@ def frame_of(item: Item) -> list[tuple[str, str]]:
         ("Data set", _with_surrogate(list(own), published_data if item.profile != "paper" else [], "data set")),
         ("Network", _with_surrogate(network_names, instead if item.profile != "paper" else [], "network")),
     ]
-
-
-def data_name(cell: Cell) -> str:
-    """Return the name of the data set that the cell trains on, as people read it."""
-    name = cell.experiment.data.name
-    names = {**PUBLISHED_WORDS, **WORDS["data"]}
-    return str(names.get(name, public_name(name)))
 
 
 def _with_surrogate(names: Sequence[str], instead_of: Sequence[str], what: str) -> str:

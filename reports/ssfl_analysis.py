@@ -18,7 +18,7 @@ import pandas as pd
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.ssfl import FedAvg
 from reports.figures import GRID, Picture, canvas, looks, plot, styled, titled
-from reports.formatting import NONE, count, percent, points
+from reports.formatting import NONE, count, data_name, percent, points
 from reports.item_results import ItemResults
 from reports.tables import TableEntry, table_of
 
@@ -121,9 +121,9 @@ def partial_correlation(xy: float, xz: float, yz: float) -> float:
 def gains_over(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per grouping cell if its setting also has FedAvg and the control with the same server weight.
 
-    The columns cell and control are names. whole (grouping - FedAvg), by_weight (control - FedAvg) and rest (grouping -
-    control) are mean differences of accuracy over the n common seeds, as fractions. diversity is the difference in the
-    diversity of the local updates (grouping - control), NaN if it was not measured.
+    The columns cell, control and data are names. whole (grouping - FedAvg), by_weight (control - FedAvg) and rest
+    (grouping - control) are mean differences of accuracy over the n common seeds, as fractions. diversity is the
+    difference in the diversity of the local updates (grouping - control), NaN if it was not measured.
     """
     runs = runs.assign(weight=runs["server_weight"].round(9))
     grouping, control, fedavg = (runs[runs["averaging"] == way] for way in ("Grouping", "Control", "FedAvg"))
@@ -135,8 +135,8 @@ def gains_over(runs: pd.DataFrame) -> pd.DataFrame:
     paired["rest"] = paired["accuracy"] - paired["accuracy_control"]
     paired["diversity"] = paired[UPDATES] - paired[f"{UPDATES}_control"]
     grouped = paired.groupby("cell", sort=False)
-    means = grouped[[*GAINS, "diversity"]].mean()
-    return means.assign(control=grouped["cell_control"].first(), n=grouped.size()).reset_index()
+    names = grouped[["cell_control", "data"]].first().rename(columns={"cell_control": "control"})
+    return grouped[[*GAINS, "diversity"]].mean().join(names).assign(n=grouped.size()).reset_index()
 
 
 def _signed(correlation: float) -> str:
@@ -144,11 +144,15 @@ def _signed(correlation: float) -> str:
 
 
 def gains_text(gains: pd.DataFrame) -> str:
-    """Say how much of grouping's gain the control has, and whether grouping is the less diverse of the two."""
+    """Say how much of grouping's gain the control has on each data set, and how often grouping is less diverse."""
     if gains.empty:
         return SENTENCES["no_gains"]
-    means = {name: points(gains[name].mean()) for name in GAINS}
-    text = SENTENCES["gains"].format(settings=count(len(gains), "setting"), **means)
+    texts = []
+    for data, of_data in gains.groupby("data", sort=False):
+        means = {name: points(of_data[name].mean()) for name in GAINS}
+        settings = count(len(of_data), "setting")
+        texts.append(SENTENCES["gains"].format(data=data_name(data), settings=settings, **means))
+    text = " ".join(texts)
     measured = gains.dropna(subset="diversity")
     if measured.empty:
         return text

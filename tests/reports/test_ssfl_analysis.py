@@ -76,6 +76,11 @@ def test_gains_by_hand() -> None:
     assert gain[["whole", "by_weight", "rest", "diversity"]].tolist() == pytest.approx([0.22, 0.12, 0.1, 0.2])
     assert (gain["cell"], gain["control"], gain["n"]) == ("a Grouping", "a Control", 3)
     assert [int(number) for number in re.findall(r"\d+", gains_text(gains).splitlines()[-1])[-4:]] == [1, 0, 1, 0]
+    assert "+22.00" in gains_text(gains)
+    other = runs.assign(setting="b", cell="b " + runs["averaging"], data="cifar10")  # grouping loses 10 of 100 points
+    other["accuracy"] = runs["accuracy"].where(runs["averaging"] != "Grouping", runs["accuracy"] - 0.32)
+    mnist, cifar10, _ = re.split(r"(?<=that\.) ", gains_text(gains_over(pd.concat([runs, other]))))
+    assert "MNIST" in mnist and "+22.00" in mnist and "CIFAR-10" in cifar10 and "-10.00" in cifar10
     control = runs["averaging"] == "Control"
     for changed in ({"seed": runs["seed"] + 7}, {"server_weight": 1 / 4}):  # no seed in common; another weight
         assert gains_over(runs.assign(**{n: runs[n].mask(control, new) for n, new in changed.items()})).empty
