@@ -113,10 +113,10 @@ def statuses(reported: ItemResults) -> dict[str, Counter[str]]:
 
 
 def statuses_in_words(reported: ItemResults) -> str:
-    """Return "sentences of the papers: 1 holds, 2 undecided; questions of ours: 2 holds"; empty without claims."""
+    """Return "sentences of the papers: holds 1, undecided 2; questions of ours: holds 2"; empty without claims."""
     parts = []
     for kind, counts in statuses(reported).items():
-        shown = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
+        shown = [f"{status} {counts[status]}" for status in STATUSES if counts[status]]
         if shown:
             parts.append(f"{kind}: {', '.join(shown)}")
     return "; ".join(parts)
@@ -147,7 +147,7 @@ def state_text(every: Sequence[ItemResults]) -> str:
     parts = []
     for kind, own in by_kind.items():
         decided = Counter(sentence.status for sentence in own if sentence.has_decision)
-        kinds_of_decision = ", ".join(f"{decided[name]} {name}" for name in STATUSES if decided[name])
+        kinds_of_decision = ", ".join(f"{name} {decided[name]}" for name in STATUSES if decided[name])
         has = "has" if decided.total() == 1 else "have"
         how = f": {kinds_of_decision}" if kinds_of_decision else ""
         parts.append(f"Of {len(own)} {kind} {decided.total() or 'none'} {has} a decision{how}.")
