@@ -31,7 +31,7 @@ demo: $(RUN) ## verdicts on the main claims of SSFL's Table 2, on handwritten di
 test: $(DEV) ## the tests, several files at a time; without the slow ones
 	$(BIN)/python -m pytest -q -m 'not slow' $(SIDE_BY_SIDE) $(ARGS)
 
-test-all: $(DEV) ## all tests, also the slow ones: agents and clusters that are killed (about 20 minutes)
+test-all: $(DEV) ## all tests, also the slow ones: agents and clusters that are killed (about 30 minutes)
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) $(ARGS)
 
 test-oldest: ## the tests with the oldest versions that pyproject.toml allows (makes .oldest, 7 GB)

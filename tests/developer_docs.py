@@ -16,7 +16,23 @@ API = ROOT / "benchmark" / "methods" / "API.md"
 CONTRACT = ROOT / "benchmark" / "methods" / "protocol.py"
 
 # The classes that the author of a method meets, in the order in which they are needed.
-CLASSES = ("Method", "World", "Job", "Stream", "LocalUpdate", "Local", "Step", "Batch", "Outcome", "Reader", "Examiner")
+CLASSES = (
+    "Method",
+    "State",
+    "Setup",
+    "World",
+    "Job",
+    "Key",
+    "Stream",
+    "Limit",
+    "LocalUpdate",
+    "Local",
+    "Step",
+    "Batch",
+    "Outcome",
+    "Reader",
+    "Examiner",
+)
 
 PURPOSES = {
     "cli": "one file per command of fssl",
@@ -115,7 +131,8 @@ def api() -> str:
     parts = [
         "# API for the author of a method",
         "Generated from the docstrings of `protocol.py` by `python -m tests.developer_docs`; an example is in the "
-        "[README](README.md) of this folder. Shape suffixes: N images, C channels, H and W pixels, D classes.",
+        "[README](README.md) of this folder. Shape suffixes: N images, C channels, H and W pixels, D classes. "
+        "`Weights` is a dict of one network's tensors by name; a `Tree` is nested dicts of tensors and numbers.",
     ]
     for name in CLASSES:
         node = classes[name]

@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]  # the checkout; for an installed pac
 HOME = ROOT if (ROOT / "pyproject.toml").is_file() else Path()  # has records and pages; else the working folder
 DEFAULT_RESULTS, DEFAULT_SITE = HOME / "results", HOME / "reports" / "site"
 
-EPILOG = """exit codes: 0 done, 65 bad configuration, 66 data missing or damaged, 69 nothing could be checked here,
-70 diverged, 73 cannot write, 75 being run elsewhere, 76 stopped and saved"""
+EPILOG = """exit codes: 0 done, 1 other failure, 65 bad configuration, 66 data missing or damaged, or refused by verify,
+69 nothing could be checked here, 70 diverged, 73 cannot write, 75 being run elsewhere, 76 stopped and saved"""
 
 
 class Parser(argparse.ArgumentParser):

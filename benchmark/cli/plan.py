@@ -29,7 +29,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     shared_options.add_scope(command, what=shared_options.ITEMS_OR_FILES)
     shared_options.add_undecidable(command)
     shared_options.add_devices(
-        command, "jobs that are timed; or the name of a card in a different machine, such as h200"
+        command, "jobs that are timed; or the name of a GPU in a different machine, such as h200"
     )
     command.add_argument(
         "--json",
@@ -49,8 +49,8 @@ def run_command(options: argparse.Namespace) -> None:
     """Count runs, local steps, FLOPs and bytes from each method's own jobs, and mark counts that are not exact.
 
     Hours are based on finished runs of this machine, or on timing one step of each network on a core, which needs no
-    data set. For a CUDA device they are based on the times of its card. For a card in a different machine, such as
-    `--device h200`, they are based on measurements by `python -m tests.performance.gpu` on that card or on estimates,
+    data set. For a GPU of this machine they are based on its measured times. For a GPU in a different machine, such as
+    `--device h200`, they are based on measurements by `python -m tests.performance.gpu` on that GPU or on estimates,
     and the plan names the source. The plan also shows at how many confirmatory seeds (--seeds N) open claims can be
     decided, which runs `fssl reproduce` leaves out because they decide no claim, and which seeds can never count.
     """

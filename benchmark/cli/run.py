@@ -108,8 +108,8 @@ def run_command(options: argparse.Namespace) -> int:
 
     A finished run is not trained again, and an interrupted run resumes. Fields are set by name, such as
     --federation.K=10 --federation.C=5 --partition.R=0.6, --data mnist or --method semifl. --precision is fp32, bf16
-    (autocast) or, only on CUDA, tf32, which computes convolutions and matrix products as the papers did by torch's
-    default.
+    (autocast) or, only on CUDA, tf32. With tf32, convolutions and matrix products are rounded as by torch's default
+    when the papers were written.
     """
     start = _start(options)
     experiment = resolve(options.config, options.rest, start=start)

@@ -12,8 +12,11 @@ from sweeps.grid import Grid, checked
 from sweeps.plan import Plan, Seeds, plan, plan_of_runs
 from sweeps.sweep_file import read
 
-ITEMS = "a table or figure (ssfl/tab2), a paper (ssfl), or all"
-ITEMS_OR_FILES = "a table or figure (ssfl/tab2), a paper (ssfl), all, or sweep files (sweeps/wandb/grids/*.yaml)"
+ITEMS = "a table or figure (ssfl/tab2), a paper (ssfl), your own table (./mine.toml), or all"
+ITEMS_OR_FILES = (
+    "a table or figure (ssfl/tab2), a paper (ssfl), your own table (./mine.toml), all, or sweep files "
+    "(sweeps/wandb/grids/*.yaml)"
+)
 
 
 def add_scope(command: argparse.ArgumentParser, number_of_items: str = "+", what: str = ITEMS) -> None:

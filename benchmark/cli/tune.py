@@ -47,10 +47,10 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--trials",
         type=number(1),
-        help="the total number of trials, including earlier ones (default: as the study declares)",
+        help="the total number of trials, including earlier ones (default: as the study declares; 24 with --search)",
     )
     command.add_argument(
-        "--seeds", type=number(1), help="the number of runs per trial (default: as the study declares)"
+        "--seeds", type=number(1), help="the number of runs per trial (default: as the study declares; 3 with --search)"
     )
     command.add_argument(
         "--jobs", type=number(1), help="the number of workers of this command (default: the number of cores)"

@@ -86,8 +86,9 @@ def run_command(options: argparse.Namespace) -> int:
     whether the test images can give the accuracies, and commits. It computes hashes of data and partitions again if the
     data are on this machine. Committed copies must be unchanged in git. The exit code is 66 if any check fails. A
     submission, which `fssl submit` wrote, is accepted or refused; its custom code does not run without --trust. With
-    --for-board, each cell of a submission gets a separate verdict. Consistent inventions, such as different accuracies,
-    curves exchanged between seeds, or an invented divergence, are found only by --retrain.
+    --for-board, each cell of a submission gets a separate verdict. Only --retrain can detect fabricated numbers that
+    are consistent with each other, such as changed accuracies, curves that were exchanged between seeds, or a
+    divergence that did not happen.
     """
     bundles = [name for name in options.items if name.endswith(".zip")]
     if bundles and (len(bundles) < len(options.items) or options.claims):

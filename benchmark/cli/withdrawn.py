@@ -6,7 +6,7 @@ WITHDRAWN: Mapping[str, str] = {
     "bench": "`python -m tests.performance.engines`, in a checkout, times the engines",
     "migrate": "`fssl reproduce ITEM` trains the runs again that an older version recorded under a different key",
     "plan --budget": "`timeout -s INT 2h fssl reproduce ITEM` runs as long as the time allows",
-    "report --pictures": "`fssl report --readme` draws them",
+    "report --pictures": "`fssl report --out FOLDER` writes figures as SVG and PDF",
     "report --serve": "the site opens from a file: reports/site/index.html",
     "reproduce --budget": "`timeout -s INT 2h fssl reproduce ITEM` stops in time, and the same command resumes",
     "reproduce --takeover-after": "leave it out: a run whose worker is silent for two minutes is taken over",

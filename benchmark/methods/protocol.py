@@ -45,7 +45,7 @@ class Key:
 class Stream:
     """A stream of batches from a data subset of the job's participant. The images are reshuffled before every pass."""
 
-    part: PartName
+    part: PartName  # "labelled", "unlabelled", "validation", "with_shared" (DataSharing) or "everyones" (CENTRAL)
     batch_size: int  # B; if the participant has fewer images, every batch contains all of them
     views: tuple[str, ...]  # a selection of "plain", "weak", "strong", and "weak2", a second draw of the weak view
     drop_last: bool = True  # leave out the incomplete batch at the end of a pass
@@ -63,8 +63,8 @@ class Limit:
     A job that only reads takes no steps, whatever its limit is.
     """
 
-    steps: int | None = None
-    epochs: int | None = None
+    steps: int | None = None  # number of local steps
+    epochs: int | None = None  # number of passes, if `steps` is None
 
     def times(self, factor: int) -> "Limit":
         """Return this limit times `factor`."""
@@ -325,7 +325,7 @@ class Job:
 class State:
     """Everything that a run carries from round to round and saves."""
 
-    server: Tree
+    server: Tree  # what the server keeps, such as the weights of the student and of its teacher
     # The client states by state key, created on first use. The engine sets this field; it ignores the value that a
     # method returns.
     clients: Mapping[str, Tree] = field(default_factory=dict)
@@ -341,22 +341,22 @@ class Setup:
     # The same for the same seed. `initial_weights(model)` gives the weights of a network that is not the experiment's.
     initial_weights: Callable[..., Weights]
     generator: Callable[..., np.random.Generator]  # generator("layers"): the run's named stream
-    model: Model
+    model: Model  # the experiment's network
     num_classes: int  # D
     buffers: Callable[[], Sequence[str]]  # names of the network's weights that are not trained
     # Names of the network's parameters with `requires_grad` False: no weight set contains them, and they never change.
     fixed: Callable[[], Sequence[str]]
     width: Callable[[], int]  # F, the number of features; raises ConfigError if the network does not return features
     K: int  # number of clients, including a client that owns the server's labelled images
-    C: int
-    T: int
+    C: int  # number of clients in a round
+    T: int  # number of local steps of a job
     sizes: Mapping[int, int]  # number of images of each client, and of labelled images of SERVER
     labelled: Mapping[int, int]  # number of images with visible labels of each client and of SERVER
 
 
 @dataclass(frozen=True, kw_only=True)
 class World(Setup):
-    """One round as a method sees it. Its `generator` returns the named streams of this round."""
+    """One round as a method sees it, with all fields of `Setup`. Its `generator` returns streams of this round."""
 
     round: int  # the first round is 1
     rounds: int
