@@ -67,7 +67,7 @@ def _is_owner(item: Item, claim: Claim) -> bool:
     return (judged_in.name, owned.name) == (item.name, claim.name)
 
 
-def board(every: Sequence[ItemResults], paper: str = "") -> list[ClaimRow]:
+def claim_rows(every: Sequence[ItemResults], paper: str = "") -> list[ClaimRow]:
     """Return every declared claim once, and the claims of a user's tables; for one paper, or for all.
 
     Claims that do not count in summaries are left out (`counts_in_summaries`).
@@ -134,12 +134,12 @@ def shown_kinds(every: Sequence[ItemResults], paper: str = "") -> dict[str, list
             continue
         if row.judged.is_decided and not row.claim.withdrawn and paper in ("", row.reported.paper):
             apart.setdefault(f"claims of a withdrawn setting, counted for no paper ({variant.title})", []).append(row)
-    return kinds(board(every, paper)) | apart
+    return kinds(claim_rows(every, paper)) | apart
 
 
 def state_text(every: Sequence[ItemResults]) -> str:
     """Say how far the judging of all claims has come, in sentences of the papers and questions of ours."""
-    rows = board(every)
+    rows = claim_rows(every)
     by_kind = {kind: sentences_of(own) for kind, own in kinds(rows).items()}
     status = Counter(sentence.status for own in by_kind.values() for sentence in own)
     counted = sum(len(sentence.rows) for own in by_kind.values() for sentence in own)
@@ -214,7 +214,7 @@ def _data_of(every: Sequence[ItemResults]) -> str:
 
 def state_line(every: Sequence[ItemResults]) -> str:
     """Say how far the judging has come, in one line."""
-    by_kind = {kind: sentences_of(rows) for kind, rows in kinds(board(every)).items()}
+    by_kind = {kind: sentences_of(rows) for kind, rows in kinds(claim_rows(every)).items()}
     parts = []
     for kind, sentences in by_kind.items():
         decided = sum(sentence.has_decision for sentence in sentences)
@@ -291,7 +291,7 @@ def findings_in_full(every: Sequence[ItemResults], *, links: bool) -> str:
         sentences = [(one.row, one.limits, one.further) for one in main]
         sections.append({**PAPERS[paper], "sentences": sentences, "decided": decided})
     compared = _compared_with_published(every)
-    has_further = any(paper_items.base_of(row.item.name) for row in board(every))
+    has_further = any(paper_items.base_of(row.item.name) for row in claim_rows(every))
     more = {"compared": compared, "has_further": has_further}
     return render(IN_FULL, papers=sections, state=state_text(every), links=links, **more)
 

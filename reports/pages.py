@@ -97,7 +97,7 @@ def _verdicts_entry(reported: ItemResults, verdicts: Counter[str]) -> TableEntry
 
 def claims_values(every: Sequence[ItemResults]) -> dict[str, Any]:
     """Return the values of the page of all claims."""
-    return {"state": state_text(every), "boards": boards(every)}
+    return {"state": state_text(every), "sentence_tables": sentence_tables(every)}
 
 
 def tables_values(every: Sequence[ItemResults]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def tables_values(every: Sequence[ItemResults]) -> dict[str, Any]:
     return {"cards": cards, "items": items_table(every)}
 
 
-def boards(every: Sequence[ItemResults], paper: str = "", *, brief: bool = False) -> list[tuple[str, Table]]:
+def sentence_tables(every: Sequence[ItemResults], paper: str = "", *, brief: bool = False) -> list[tuple[str, Table]]:
     """Return a table of the sentences of each kind. `brief`: without a line for each contrast."""
     rows = shown_kinds(every, paper)
     tables = []
@@ -164,7 +164,7 @@ def paper_values(name: str, mine: Sequence[ItemResults], every: Sequence[ItemRes
         "about": PAPERS.get(name),
         "headlines": own,
         "items": items_table(sorted(mine, key=lambda reported: not base_of(reported.item.name))),
-        "boards": boards(mine, name, brief=True),
+        "sentence_tables": sentence_tables(mine, name, brief=True),
         "not_run": _not_run(name, mine),
     }
 

@@ -55,7 +55,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement:
+class ScaleAgreement:
     """How well the estimates of one setting predict the estimates of a larger one."""
 
     smaller: str
@@ -114,7 +114,7 @@ def scales_values(every: Sequence[ItemResults]) -> dict[str, Any]:
     return {
         "agreements": agreements(by_claim),
         "profiles": profiles_table(by_claim) if by_claim else None,
-        "other": Agreement(smaller="", larger="", pairs=elsewhere) if elsewhere else None,
+        "other": ScaleAgreement(smaller="", larger="", pairs=elsewhere) if elsewhere else None,
         "settings": settings_table(elsewhere) if elsewhere else None,
     }
 
@@ -156,14 +156,14 @@ def _measured(row: ClaimRow) -> Measured:
     )
 
 
-def agreements(by_claim: Sequence[dict[str, Measured]]) -> list[Agreement]:
+def agreements(by_claim: Sequence[dict[str, Measured]]) -> list[ScaleAgreement]:
     """Return how well each setting predicts each larger one, for the pairs that have a claim in common."""
     found = []
     for smaller, larger in combinations(SETTINGS, 2):
         both = [measured for measured in by_claim if smaller in measured and larger in measured]
         pairs = [(measured[smaller], measured[larger]) for measured in both]
         if pairs:
-            found.append(Agreement(smaller=smaller, larger=larger, pairs=pairs))
+            found.append(ScaleAgreement(smaller=smaller, larger=larger, pairs=pairs))
     return found
 
 
