@@ -22,7 +22,7 @@ from benchmark.papers.scale import PROFILES
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.families import owner
 from reports.claims import ClaimRow, rows_of, without_runs
-from reports.formatting import count, data_name, points, shown, slug
+from reports.formatting import count, data_name, has, points, shown, slug
 from reports.item_results import PAPERS, ItemResults
 from reports.rendering import article, render
 from reports.sentences import IN_PART, STATUSES, Sentence, sentences_of
@@ -32,6 +32,12 @@ IN_FULL = "findings_in_full.md"  # the page with all main sentences, beside find
 RULES = "\n## How claims are judged\n"  # the heading in templates/findings_in_full.md
 SMALL = {"demo", "laptop", "gpu"}  # profiles that reduce the published setting
 SENTENCES, QUESTIONS = "sentences of the papers", "questions of ours"
+REMARKS = {  # on the sentences of a status, if there are any
+    IN_PART: "In part: other contrasts of the sentence, or more clients that it is about, are not decided.",
+    "no room": "{number} {has} no room: the cells are too near the ceiling.",
+    "undecided": "{number} {has} confirmatory runs without a decision.",
+    "pilots only": "{number} {has} pilot runs only, on exploratory seeds, which decide nothing.",
+}
 
 
 def furthest(every: Sequence[ItemResults]) -> dict[tuple[str, str], ClaimRow]:
@@ -144,22 +150,10 @@ def state_text(every: Sequence[ItemResults]) -> str:
     status = Counter(sentence.status for own in by_kind.values() for sentence in own)
     counted = sum(len(sentence.rows) for own in by_kind.values() for sentence in own)
     further = sum(bool(paper_items.base_of(row.item.name)) for row in rows)
-    parts = []
-    for kind, own in by_kind.items():
-        decided = Counter(sentence.status for sentence in own if sentence.has_decision)
-        kinds_of_decision = ", ".join(f"{name} {decided[name]}" for name in STATUSES if decided[name])
-        has = "has" if decided.total() == 1 else "have"
-        how = f": {kinds_of_decision}" if kinds_of_decision else ""
-        parts.append(f"Of {len(own)} {kind} {decided.total() or 'none'} {has} a decision{how}.")
-    if status[IN_PART]:
-        parts.append("In part: other contrasts of the sentence, or more clients that it is about, are not decided.")
-    if no_room := status["no room"]:
-        parts.append(f"{no_room} {'has' if no_room == 1 else 'have'} no room: the cells are too near the ceiling.")
-    if undecided := status["undecided"]:
-        parts.append(f"{undecided} {'has' if undecided == 1 else 'have'} confirmatory runs without a decision.")
-    if pilots := status["pilots only"]:
-        has = "has" if pilots == 1 else "have"
-        parts.append(f"{pilots} {has} pilot runs only, on exploratory seeds, which decide nothing.")
+    parts = [_decisions_text(kind, own) for kind, own in by_kind.items()]
+    for name, remark in REMARKS.items():
+        if number := status[name]:
+            parts.append(remark.format(number=number, has=has(number)))
     of_further = f", {further} of them in a further reduced setting" if further else ""
     claims = count(counted, "claim")
     parts.append(f"A sentence has one contrast or several: {claims} in all, each contrast once{of_further}.")
@@ -168,6 +162,15 @@ def state_text(every: Sequence[ItemResults]) -> str:
     if all(reported.item.profile != "paper" for reported in every):
         parts.append("All runs are at reduced scale.")
     return " ".join(parts)
+
+
+def _decisions_text(kind: str, sentences: Sequence[Sentence]) -> str:
+    """Return "Of 9 questions of ours 3 have a decision: holds 2, contradicted 1."."""
+    decided = Counter(sentence.status for sentence in sentences if sentence.has_decision)
+    number = decided.total()
+    listed = ", ".join(f"{status} {decided[status]}" for status in STATUSES if decided[status])
+    how = f": {listed}" if listed else ""
+    return f"Of {len(sentences)} {kind} {number or 'none'} {has(number)} a decision{how}."
 
 
 def scale_text(every: Sequence[ItemResults]) -> str:

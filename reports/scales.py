@@ -20,7 +20,7 @@ from benchmark.verdicts.judge import DECIDED
 from benchmark.verdicts.others import numbers
 from benchmark.verdicts.signed_ranks import Interval
 from reports.claims import ClaimRow, data_of, rows_of, scope_text
-from reports.formatting import NONE, amount, count, difference_interval, is_fraction
+from reports.formatting import NONE, amount, count, difference_interval, has, is_fraction
 from reports.item_results import ItemResults
 from reports.tables import Row, Table, TableEntry, row_of, table_of
 
@@ -94,8 +94,8 @@ class ScaleAgreement:
     @property
     def text(self) -> str:
         """Say in a sentence or two how far the smaller setting predicts the larger one."""
-        has = "has" if len(self.pairs) == 1 else "have"
-        said = f"{self.same_sign} of {count(len(self.pairs), 'estimate')} {has} the same sign"
+        n = len(self.pairs)
+        said = f"{self.same_sign} of {count(n, 'estimate')} {has(n)} the same sign"
         correlation = self.rank_correlation
         if correlation is None:
             said += f"; fewer than {FEWEST} different ones are in points, too few for a rank correlation"
@@ -103,8 +103,9 @@ class ScaleAgreement:
             said += f"; Spearman's rank correlation of the {len(self.in_points)} in points is {correlation:.2f}"
         if not self.decided:
             return f"{said}. No claim has a verdict at both."
-        both, have = count(len(self.decided), "claim"), "has" if self.same_verdict == 1 else "have"
-        return f"{said}. Of {both} with a verdict at both, {self.same_verdict} {have} the same one twice."
+        both = count(len(self.decided), "claim")
+        same = self.same_verdict
+        return f"{said}. Of {both} with a verdict at both, {same} {has(same)} the same one twice."
 
 
 def scales_values(every: Sequence[ItemResults]) -> dict[str, Any]:
