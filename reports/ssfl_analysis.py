@@ -224,7 +224,16 @@ def _scatter(cells: pd.DataFrame, correlation: float, gains: pd.DataFrame) -> Pi
         both = cells[cells["cell"].isin(pair)]
         plot(ax, both[UPDATES], 100 * both["accuracy"], color=GRID, linewidth=1.0, zorder=1)
     for kind, name, x, y in cells[["averaging", "cell", UPDATES, "accuracy"]].itertuples(index=False):
-        look: Any = {"color": styles[kind].hex, "marker": styles[kind].points, "alpha": 0.8, "markeredgewidth": 0}
-        plot(ax, [x], [100 * y], name, **look, markersize=5.5)
+        plot(
+            ax,
+            [x],
+            [100 * y],
+            name,
+            color=styles[kind].hex,
+            marker=styles[kind].points,
+            alpha=0.8,
+            markeredgewidth=0,
+            markersize=5.5,
+        )
     titled(ax, MEASURES[UPDATES].capitalize(), "Accuracy, %", f"Rank correlation: {_signed(correlation)}")
     return Picture(figure=figure)

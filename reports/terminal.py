@@ -4,7 +4,6 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -216,8 +215,9 @@ def _rich(table: Table, console: Console) -> RichTable:
         head = "\n".join(line for part in parts for line in textwrap.wrap(part, HEAD, break_long_words=False))
         words = place == 0 or column.left
         least = min(longest, ROW_NAME) if place == 0 else None
-        style: Any = {"justify": "left" if words else "right", "no_wrap": not words, "min_width": least}
-        shown.add_column(Text(plain(head, console)), **style)
+        shown.add_column(
+            Text(plain(head, console)), justify="left" if words else "right", no_wrap=not words, min_width=least
+        )
     section = table.rows[0].section if table.rows else ""
     for row in table.rows:
         if row.section != section:
