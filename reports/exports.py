@@ -8,7 +8,7 @@ from benchmark.files import write_atomically
 from benchmark.papers.item import Cell, Item
 from benchmark.records.versions import older_numerics
 from benchmark.verdicts.cell_results import Records
-from reports.arena import arena_rows, arena_tables
+from reports.arena_tables import arena_rows, arena_tables
 from reports.claims import rows_of
 from reports.claims_table import claim_values, claims_table
 from reports.costs_and_curves import CURVE_COLUMNS, curve_rows

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmark.files import write_atomically
 from benchmark.papers.items import ITEMS
-from reports.arena import methods_overview
+from reports.arena_tables import methods_overview
 from reports.findings import (
     IN_FULL,
     SENTENCES,

@@ -19,7 +19,7 @@ from benchmark.papers.item import Cell, Item
 from benchmark.papers.own import OWN
 from benchmark.sharing.bundle import SUBMITTED
 from benchmark.verdicts.cell_results import Records
-from reports.arena import arena_rows, compared_table
+from reports.arena_tables import arena_rows, compared_table
 from reports.board import board_values
 from reports.cells import cell_values, config_json, places_of, rounds_csv, runs_of
 from reports.claims import rows_of

@@ -14,7 +14,7 @@ from rich.text import Text
 from benchmark.papers.item import Item
 from benchmark.verdicts.cell_results import Records
 from benchmark.verdicts.open_claims import looks_in_words, looks_of
-from reports.arena import arena_tables
+from reports.arena_tables import arena_tables
 from reports.claims import ClaimRow, rows_of
 from reports.entries import is_arena, mean_entry, metrics_of, notes_of
 from reports.findings import statuses_in_words
