@@ -96,7 +96,9 @@ def _results_table(cells: Places) -> Table:
         assert result.summary is not None
         entries = (
             TableEntry(text=f"{reported.item.name}: {result.cell.label}", href=cell_address(result)),
-            *(name, LABELS.get(labels, labels), profile),
+            name,
+            LABELS.get(labels, labels),
+            profile,
             mean_entry(result.summary, below=(result.counts,), look=result.status),
         )
         rows.append(row_of(entries, data=name, labels=labels, profile=profile))

@@ -88,7 +88,8 @@ def published_rows(item: Item) -> Iterator[dict[str, Any]]:
         scale = 0.01 if is_fraction(one.metric) else 1.0
         spread = one.number.spread
         yield {
-            **{"data": one.entry.printed_at.get("data"), **one.entry.setting},
+            "data": one.entry.printed_at.get("data"),
+            **one.entry.setting,
             "label": one.entry.label,
             "role": "as published",
             METRIC: one.metric,
