@@ -46,7 +46,9 @@ def order_text(arena: Arena, n_wanted: int) -> str:
 
 def arena_tables(reported: ItemResults) -> list[Table]:
     """Return a table for each value of the setting that varies, with the data and the notes of all."""
-    every, data, notes = arenas(reported), arena_rows(reported), notes_of(reported)
+    every = arenas(reported)
+    data = arena_rows(reported)
+    notes = notes_of(reported)
     tables = [_table(reported.item, arena, data=data, notes=notes) for arena in every]
     results = list(reported.results.values())
     if not is_open(results):
@@ -76,7 +78,8 @@ def _table(item: Item, arena: Arena, **more: Any) -> Table:
     none = [""] * (len(heads) - 2)
 
     def named(entry: Cell | Choice, href: str = "") -> TableEntry:
-        text, other = method_of(entry), entry.setting.get(arena.key, arena.value)
+        text = method_of(entry)
+        other = entry.setting.get(arena.key, arena.value)
         return TableEntry(text=text if other == arena.value else f"{text} ({other})", href=href)
 
     rows = [_compared_row(arena, method, named) for method in arena.compared]
@@ -91,7 +94,7 @@ def _table(item: Item, arena: Arena, **more: Any) -> Table:
 
 def _compared_row(arena: Arena, method: Compared, named: Callable[[Cell, str], TableEntry]) -> Row:
     """Return the row of a compared method: its mean, its distance to the best one, and its costs."""
-    gap, costs = arena.to_best(method), method.costs
+    gap = arena.to_best(method)
     seeds = [percent(value, 1) for _, value in sorted(method.values.items())]
     to_best = TableEntry()
     if gap is not None:
@@ -103,7 +106,7 @@ def _compared_row(arena: Arena, method: Compared, named: Callable[[Cell, str], T
         mean_entry(method.seen, detail=(" ".join(seeds),) if seeds[1:] else (), look=_look(arena, method)),
         to_best,
         mean_entry(method.seen_at_bytes) if method.at_bytes else "",
-        *_cost_entries(costs),
+        *_cost_entries(method.costs),
         str(method.result.cell.trials),
     )
     return row_of(entries, "unranked" if method.not_ranked else "compared")
@@ -186,7 +189,8 @@ def compared_table(every: Sequence[ItemResults]) -> Table:
 
     Rows are in the order of the reference environment; methods that it does not have follow.
     """
-    columns, sections = dict[Column, dict[str, TableEntry]](), dict[str, str]()
+    columns: dict[Column, dict[str, TableEntry]] = {}
+    sections: dict[str, str] = {}
     chosen = reference_arena(every)
     if chosen is not None:
         sections |= {method_of(method.result.cell): "compared" for method in chosen[1].compared}
@@ -233,7 +237,8 @@ def arena_rows(reported: ItemResults) -> list[dict[str, Any]]:
     names = (*ends, "run_steps", "run_bytes", "run_wall_seconds", "run_server_seconds")
     trials = {cell.label: cell.trials for cell in reported.item.cells}
     trials |= {choice.label: len(choice.trials) for choice in reported.item.choices}
-    shows_unknown, rows = is_open(list(reported.results.values())), []
+    shows_unknown = is_open(list(reported.results.values()))
+    rows = []
     for row in item_rows(reported):
         values: Sequence[float | None] = [None] * len(names)
         if row["label"] in compared:

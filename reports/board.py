@@ -217,7 +217,8 @@ def _sent_rows(values: Mapping[str, Any], keys: Collection[str], example: Experi
 
 def _verified_by(values: Mapping[str, Any], bundle: Bundle, key: str) -> tuple[str, ...]:
     """Return a line on how many runs of the cell were trained again, by whom and on which hardware."""
-    texts, named = [], set[str]()
+    texts = []
+    named: set[str] = set()
     for check in values["noted"]["verified"]:
         own = [name for name in check["runs"] if f"/{key}/" in name]
         named.update(own)

@@ -103,7 +103,8 @@ def item_rows(reported: ItemResults) -> list[dict[str, Any]]:
     (`published_rows`). Only under profile `paper`, which has the published data and sizes, a cell's row also
     contains its published number.
     """
-    item, rows = reported.item, []
+    item = reported.item
+    rows = []
     for metric in metrics_of(item):
         rows += [entry_values(reported, cell, metric) for cell in item.cells]
     for choice in item.choices:
@@ -178,7 +179,8 @@ def notes_of(reported: ItemResults) -> tuple[str, ...]:
     The latter are the cells' own notes, who has labels if cells differ in it, which values were selected on test
     data, and which cells wait for trials.
     """
-    item, results = reported.item, reported.of(reported.item.metrics[0]).values()
+    item = reported.item
+    results = reported.of(item.metrics[0]).values()
     chosen = [result.cell.label for result in results if result.selected_on_test]
     where = "" if len(chosen) == sum(result.n > 0 for result in results) else f" ({', '.join(chosen)})"
     waiting = ", ".join(choice.label for choice in item.choices)

@@ -264,7 +264,8 @@ def _with_runs(every: Sequence[ItemResults]) -> dict[str, list[MainSentence]]:
     for paper, main in main_sentences().items():
         found[paper] = []
         for one in main:
-            row, others = known.get(one.row.key, one.row), further.get(one.row.key, ())
+            row = known.get(one.row.key, one.row)
+            others = further.get(one.row.key, ())
             found[paper].append(replace(one, row=row, further=tuple(others)))
     return found
 
@@ -334,7 +335,8 @@ def _compared_with_published(every: Sequence[ItemResults]) -> list[str]:
     texts: dict[tuple[str, float | None], str] = {}
     for reported in every:
         for label, agreed in reported.agreements.items():
-            result, printed = reported.results[label], reported.item.cell(label).printed()
+            result = reported.results[label]
+            printed = reported.item.cell(label).printed()
             if result.summary is None or printed is None:
                 continue
             ours = f"{shown(ACCURACY, result.summary.mean)} % ({count(result.summary.n, 'run')})"

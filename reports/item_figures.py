@@ -307,7 +307,8 @@ def _plot_curve(ax: Axes, series: Series, name: str, look: Look, number: int, *,
         )
     for seed in series.runs:
         run = series.runs[seed].dropna()
-        x, y, label = run.index.to_numpy(), run.to_numpy(), f"{name}, seed {seed}".lstrip(", ")
+        x, y = run.index.to_numpy(), run.to_numpy()
+        label = f"{name}, seed {seed}".lstrip(", ")
         if seed in series.diverged:
             plot(ax, x, y, label, color=look.hex, linewidth=0.9, linestyle=":")
             plot(ax, x[-1:], y[-1:], color=look.hex, marker="x", markersize=5)

@@ -91,8 +91,10 @@ def method_values(kind: str, cells: Places) -> dict[str, Any]:
 def _results_table(cells: Places) -> Table:
     rows = []
     for reported, result in cells:
-        data, profile = result.cell.experiment.data, reported.item.profile
-        name, labels = public_name(data.name), data.label_setting
+        data = result.cell.experiment.data
+        profile = reported.item.profile
+        name = public_name(data.name)
+        labels = data.label_setting
         assert result.summary is not None
         entries = (
             TableEntry(text=f"{reported.item.name}: {result.cell.label}", href=cell_address(result)),
@@ -110,7 +112,8 @@ def methods_table(methods: Mapping[str, Places]) -> Table:
     """Return a row for each method: its description, the labels that it can use, and its number of runs."""
     rows = []
     for kind, cells in methods.items():
-        about, n = described(kind), sum(result.n for _, result in cells)
+        about = described(kind)
+        n = sum(result.n for _, result in cells)
         name = TableEntry(text=about["name"], href=method_page(kind), below=(sentence(about["what"]),))
         labels = "; ".join(LABELS[setting] for setting in about["needs"])
         rows.append((name, labels, TableEntry(text=str(n), sort=float(n))))

@@ -71,7 +71,8 @@ def items_table(shown: Sequence[ItemResults]) -> Table:
     """Return a row for each table or figure with its progress. Caveats about its runs are on the page of the item."""
     rows = []
     for reported in shown:
-        seen, item = progress(reported), reported.item
+        item = reported.item
+        seen = progress(reported)
         broken = (count(seen["diverged"], "run") + " diverged",) if seen["diverged"] else ()
         entries = (
             TableEntry(text=item.name, detail=(item.title,), href=reported.page),
@@ -255,7 +256,8 @@ def _bundle_rows(bundle: Bundle, again: Sequence[str]) -> Iterator[tuple[Any, ..
         values = [value for value in selected if value is not None]
         seen = summary(values) if values else None
         interval = ", ".join(shown(ACCURACY, edge) for edge in seen.interval) if seen and seen.interval else ""
-        experiment, data_notes = runs[0].experiment, dict.fromkeys(run.data_note for run in runs if run.data_note)
+        experiment = runs[0].experiment
+        data_notes = dict.fromkeys(run.data_note for run in runs if run.data_note)
         trained_again, not_again = bundle.split_seeds(key, again)
         yield (
             TableEntry(text=label, below=(f"cell {key}", *remarks(runs, str(experiment.get("profile"))))),

@@ -219,9 +219,11 @@ def _cell(cell: Cell, places: Places) -> Files:
 
 def _paper(name: str, every: Sequence[ItemResults]) -> Files:
     """Return the page of a paper, its deviations, and its analysis."""
-    folder, files = slug(name), Files()
+    folder = slug(name)
+    files = Files()
     mine = [reported for reported in every if reported.paper == name]
-    if analysis := ssfl_analysis(mine) if name == "ssfl" else None:
+    analysis = ssfl_analysis(mine) if name == "ssfl" else None
+    if analysis:
         files |= page_file(f"{folder}/explained/index.html", "analysis.html", paper=name, **analysis)
         for section in analysis["sections"]:
             for table in section["tables"]:

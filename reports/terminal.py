@@ -86,7 +86,8 @@ def _cells(reported: ItemResults, console: Console) -> RichTable:
     for head in ("Cell", "Test accuracy (%)", "Seeds", "Published"):
         table.add_column(head, justify="left" if head in ("Cell", "Published") else "right", no_wrap=True)
     for label, result in reported.results.items():
-        entry, published = mean_entry(result.summary), result.cell.printed()
+        entry = mean_entry(result.summary)
+        published = result.cell.printed()
         accuracy = f"{entry.text} {entry.spread}".strip()
         at = ", ".join(f"{key} = {value}" for key, value in result.cell.printed_at.items() if key in ("K", "C", "N_s"))
         data = result.cell.printed_at.get("data", "")
@@ -128,7 +129,8 @@ def print_published(item: Item, console: Console) -> None:
 
 def _parts(table: Table, console: Console) -> list[Table]:
     """Split the columns of a table into parts that fit, each with the names of the rows."""
-    parts, first = [], 1
+    parts = []
+    first = 1
     while first < len(table.columns):
         end = len(table.columns)
         while end > first + 1 and not _fits(_columns(table, first, end), console):

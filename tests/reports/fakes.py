@@ -128,7 +128,8 @@ def table2(profile: str = "laptop") -> tuple[Item, Records]:
     """Make an item in the form of SSFL's Table 2 with made-up records: most cells with three seeds, one with two of
     three, one not run, one diverged run, a rung of a cumulative ablation, three claims.
     """
-    cells, records = list[Cell](), dict[str, dict[int, RunRecord]]()
+    cells: list[Cell] = []
+    records: dict[str, dict[int, RunRecord]] = {}
     for place, (size, (C, *numbers)) in enumerate(COHORTS.items()):
         for method, number in zip(ENDS, (*numbers, None), strict=True):
             setting: dict[str, Any] = {"method": method, "cohort": size, "C": C}

@@ -202,7 +202,8 @@ def told(verdict: str, form: Any = "improves", **more: Any) -> ClaimRow:
 
 
 def test_a_verdict_names_clients_cohorts_and_data() -> None:
-    item, labels = pair(), ("a", "b")
+    item = pair()
+    labels = ("a", "b")
     assert scope_text(federated(item, [(10, 2), (10, 10)]), labels) == "at K = 10, C = 2 and 10 on 8x8 digits"
     assert scope_text(federated(item, [(30, 3), (10, 3)]), labels) == "at K = 10 and 30, C = 3 on 8x8 digits"
     a, b = federated(item, [(10, 2), (1, 1)]).cells

@@ -50,7 +50,8 @@ def items_with_claims(every: Sequence[ItemResults]) -> list[str]:
 @pytest.mark.parametrize(("seeds", "first", "counts"), [(9, 100, True), (3, 100, False), (9, 0, False)])
 def test_its_claims_count_from_their_first_look_on(seeds, first, counts):
     """Pilot runs and fewer seeds than a look needs change no number of the front page."""
-    assert items_with_claims(both(0.1, seeds, first)) == ["ssfl/tab2", *["ssfl/tab2-cifar10"] * counts]
+    expected = ["ssfl/tab2", "ssfl/tab2-cifar10"] if counts else ["ssfl/tab2"]
+    assert items_with_claims(both(0.1, seeds, first)) == expected
 
 
 def test_it_is_no_withdrawn_setting():
