@@ -366,7 +366,7 @@ def _share_places(places: Iterable[Place], x: str) -> bool:
     return any(len(names) > 1 for names in methods.values())
 
 
-def _runs_against(reported: ItemResults, places: Iterable[Place], x: str) -> dict[tuple[str, str], RunsAgainst]:
+def _runs_against(reported: ItemResults, places: Sequence[Place], x: str) -> dict[tuple[str, str], RunsAgainst]:
     """Return the runs of each panel by its title and metric. A cell without runs is a line without points."""
     panels: dict[tuple[str, str], RunsAgainst] = {}
     for metric in drawn_metrics(reported):
