@@ -53,7 +53,7 @@ WANTED_HEADS = ("Row", "Environment", "What it needs", "Why")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Environment:
+class BoardEnvironment:
     """An entry of board.toml."""
 
     name: str
@@ -90,16 +90,16 @@ class BoardRow:
 
 
 @functools.cache
-def declared() -> tuple[tuple[Environment, ...], tuple[Mapping[str, str], ...]]:
+def declared() -> tuple[tuple[BoardEnvironment, ...], tuple[Mapping[str, str], ...]]:
     """Return the environments and the wanted rows of board.toml. Raise ConfigError for a wrong entry."""
     file = tomllib.loads(Path(__file__).with_name("board.toml").read_text())
     environments = []
     for entry in file["environments"]:
-        environments.append(from_plain(Environment, {"setting": {}, **entry}, f"board.toml: {entry.get('name')}"))
+        environments.append(from_plain(BoardEnvironment, {"setting": {}, **entry}, f"board.toml: {entry.get('name')}"))
     return tuple(environments), tuple(file["wanted"])
 
 
-def shown_environments() -> list[Environment]:
+def shown_environments() -> list[BoardEnvironment]:
     """Return the environments with a table in this suite."""
     return [
         environment for environment in declared()[0] if environment.item in (*paper_items.ITEMS, *paper_items.VARIANTS)
@@ -121,13 +121,13 @@ def board_values(every: Sequence[ItemResults], sent: Sequence[Mapping[str, Any]]
     return {"environments": parts, "wanted": wanted_table()}
 
 
-def _without_runs(environment: Environment) -> ItemResults:
+def _without_runs(environment: BoardEnvironment) -> ItemResults:
     (item,) = items([environment.item], environment.profile)
     return ItemResults(item, {})
 
 
 def rows_of_environment(
-    environment: Environment, reported: ItemResults, sent: Sequence[Mapping[str, Any]]
+    environment: BoardEnvironment, reported: ItemResults, sent: Sequence[Mapping[str, Any]]
 ) -> list[BoardRow]:
     """Return this suite's rows with at least one finished run, and the rows of submissions; the best mean first."""
     results = [result for result in reported.results.values() if environment.has(result.cell)]
@@ -217,7 +217,8 @@ def _sent_rows(values: Mapping[str, Any], keys: Collection[str], example: Experi
 
 def _verified_by(values: Mapping[str, Any], bundle: Bundle, key: str) -> tuple[str, ...]:
     """Return a line on how many runs of the cell were trained again, by whom and on which hardware."""
-    texts, named = [], set[str]()
+    texts = []
+    named: set[str] = set()
     for check in values["noted"]["verified"]:
         own = [name for name in check["runs"] if f"/{key}/" in name]
         named.update(own)
@@ -229,7 +230,7 @@ def _verified_by(values: Mapping[str, Any], bundle: Bundle, key: str) -> tuple[s
     return tuple(texts)
 
 
-def board_table(environment: Environment, rows: Sequence[BoardRow]) -> Table:
+def board_table(environment: BoardEnvironment, rows: Sequence[BoardRow]) -> Table:
     """Return the table of an environment.
 
     The best row is in bold only if the interval of its difference to the second best is above zero.

@@ -72,7 +72,10 @@ def runs_of(places: Places) -> list[RunRecord]:
 
 def cell_values(places: Places) -> dict[str, Any]:
     """Return the values of the cell's template."""
-    runs, cell, profile = runs_of(places), places[0][1].cell, places[0][0].item.profile
+    first, first_result = places[0]
+    cell = first_result.cell
+    profile = first.item.profile
+    runs = runs_of(places)
     pilots = max(reported.item.seeds for reported, _ in places)
     result = cell_result(cell, {cell.cell_key: {run.seed: run for run in runs}}, pilots)
     profiles = list(dict.fromkeys(reported.item.profile for reported, _ in places))
@@ -221,7 +224,8 @@ def _numbers_table(runs: Sequence[RunRecord]) -> Table:
     rows = []
     names = {name for both in numbers for way in both for name in way}
     for name in sorted(names):
-        entries, title = [], axis_title(name)
+        title = axis_title(name)
+        entries = []
         for of_last, of_best in numbers:
             last, best = of_last.get(name), of_best.get(name)
             below = () if best in (None, last) else (f"best: {_value(name, best)}",)

@@ -108,10 +108,10 @@ class ClaimRow:
 
         The claim names the contrasts on its sentence in other tables (`elsewhere`).
         """
-        claim, own = self.claim, max(numbers(self.item, self.claim.labels, "K"), default=0)
+        own = max(numbers(self.item, self.claim.labels, "K"), default=0)
         if self.judged.verdict not in (*DECIDED, "no room") or not own:
             return None
-        places = [place.item for place in claim.elsewhere]
+        places = [place.item for place in self.claim.elsewhere]
         found = [one for name in dict.fromkeys(places) for one in self._at_larger(name, own)]
         return max(found, key=lambda one: (one.K, bool(one.verdict), bool(one.runs)), default=None)
 
@@ -121,7 +121,8 @@ class ClaimRow:
         if place is None and name not in ITEMS:  # an item of a test, or of a paper that this suite does not have
             return []
         item = place.item if place else items([name], self.item.profile)[0]
-        labels, found = [cell.label for cell in item.cells], []
+        labels = [cell.label for cell in item.cells]
+        found = []
         seen = {tuple(other.contrast.items()): other for other in self.others if other.item == name}
         contrasts = (each for one in self.claim.elsewhere if one.item == name for each in one.contrasts_in(labels))
         for coefficients in contrasts:
@@ -129,8 +130,8 @@ class ClaimRow:
             other = seen.get(tuple(coefficients.items()))
             verdict, runs = (other.verdict or "", self._shown(other)) if other else ("", "")
             if own < K:
-                data, is_known = data_of(item, coefficients), place is not None
-                found.append(Larger(K=K, item=name, data=data, verdict=verdict, runs=runs, is_known=is_known))
+                data = data_of(item, coefficients)
+                found.append(Larger(K=K, item=name, data=data, verdict=verdict, runs=runs, is_known=place is not None))
         return found
 
     @functools.cached_property
@@ -156,7 +157,8 @@ class ClaimRow:
         These are the sign test, the smallest detectable effect of an open claim, a remark if the cells leave no room
         for an effect, and the share of repetitions with the same verdict.
         """
-        judged, lines = self.judged, list[str]()
+        judged = self.judged
+        lines: list[str] = []
         if signs := judged.signs:
             said = f"{signs.better} of {signs.better + signs.worse} seeds above zero, {signs.worse} below"
             lines.append(f"Sign test: {said}, p = {signs.p:.2g}.")
@@ -180,7 +182,8 @@ class ClaimRow:
 
     @property
     def topic(self) -> str:
-        start, topics = self.claim.metric.split("/")[0], WORDS["topics"]
+        topics = WORDS["topics"]
+        start = self.claim.metric.split("/")[0]
         return str(topics.get(self.claim.endpoint) or topics.get(start, start))
 
     @property
@@ -228,7 +231,8 @@ class ClaimRow:
     @property
     def finding(self) -> str:
         """Describe in one or two sentences the measurement, its setting and its result."""
-        judged, metric = self.judged, metric_name(self.claim.metric)
+        judged = self.judged
+        metric = metric_name(self.claim.metric)
         start = f"{metric}, {self.endpoint}, {self.scope}"
         if judged.estimate is None:
             return f"{start}. {' '.join(self.so_far)}" if self.so_far else "No seed has all of its cells yet."
@@ -299,14 +303,16 @@ class ClaimRow:
     @functools.cached_property
     def against(self) -> list[str]:
         """Return pilot runs with a different sign than a decided verdict, and results of other tables, as sentences."""
-        lines, pilots = [], self.judged.pilots
+        pilots = self.judged.pilots
+        lines = []
         if pilots and self._says(pilots.value) == "the other way":
             seen = f"{amount(self.claim, pilots.value)} (n = {pilots.n})"
             lines.append(f"Pilot runs of the same cells show the opposite: {seen}.")
         return [*lines, *map(self._said_by, self.others)]
 
     def _said_by(self, other: Other) -> str:
-        how, item = self._says(other.estimate), self.reported.same_profile[other.item].item
+        how = self._says(other.estimate)
+        item = self.reported.same_profile[other.item].item
         where = f"{scope_text(item, other.contrast)} ({other.item}: {sum_text(other.contrast)})"
         says = f"say {how}" if how else "show"
         runs = "Runs" if other.confirmatory else "Pilot runs"
@@ -348,7 +354,8 @@ class ClaimRow:
     @property
     def facts(self) -> dict[str, str]:
         """Return how the claim is judged, as names with values."""
-        claim, sums = self.claim, [*map(sum_text, self.claim.contrasts)]
+        claim = self.claim
+        sums = [*map(sum_text, claim.contrasts)]
         least = in_unit(claim.metric, claim.least)
         primary = "; a primary claim" if claim.main else ""
         return {

@@ -61,7 +61,8 @@ class Series:
 
 def series_of(result: CellResult, metric: str, most: int) -> Series:
     """Return the curves of a cell with at most `most` points each: means of consecutive rounds, at the last of them."""
-    scale, lines = 100.0 if is_fraction(metric) else 1.0, {}
+    scale = 100.0 if is_fraction(metric) else 1.0
+    lines = {}
     for run in result.runs:
         values = {line["round"]: scale * line[metric] for line in run.rounds if line.get(metric) is not None}
         lines[run.seed] = {x: y for x, y in values.items() if math.isfinite(y)}

@@ -18,6 +18,8 @@ from reports.tables import TableEntry
 SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
 AT_CHANCE = "at chance"
 LABELS = WORDS["labels"]
+PUBLISHED_COLUMNS = ("published", "published_spread", "published_runs", "published_setting", "published_metric")
+RUN_COLUMNS = ("mean", "std", "interval_low", "interval_high", "n", "n_wanted", "n_diverged", "status")
 
 
 def is_arena(item: Item) -> bool:
@@ -101,7 +103,8 @@ def item_rows(reported: ItemResults) -> list[dict[str, Any]]:
     (`published_rows`). Only under profile `paper`, which has the published data and sizes, a cell's row also
     contains its published number.
     """
-    item, rows = reported.item, []
+    item = reported.item
+    rows = []
     for metric in metrics_of(item):
         rows += [entry_values(reported, cell, metric) for cell in item.cells]
     for choice in item.choices:
@@ -111,17 +114,12 @@ def item_rows(reported: ItemResults) -> list[dict[str, Any]]:
 
 
 def entry_values(reported: ItemResults, entry: ItemEntry, metric: str) -> dict[str, Any]:
-    """Return one row of `item_rows`."""
-    item, result = reported.item, reported.of(metric).get(entry.label)
-    unit = "fraction" if is_fraction(metric) else unit_of(metric)
-    scale = 0.01 if is_fraction(metric) else 1.0
+    """Return one row of `item_rows`. All rows have the same columns in the same order."""
+    item = reported.item
+    result = reported.of(metric).get(entry.label)
     agreement = reported.agreements.get(entry.label)
-    is_compared = item.profile == "paper" and not (agreement and agreement.other_data)
-    printed = entry.published.get(metric) if is_compared else None
-    seen = result.summary if result else None
-    agreed = agreement if metric == ACCURACY else None
-    low, high = (seen.interval if seen else None) or (None, None)
-    return {
+    unit = "fraction" if is_fraction(metric) else unit_of(metric)
+    row: dict[str, Any] = {
         "item": item.name,
         "profile": item.profile,
         **entry.setting,
@@ -130,25 +128,49 @@ def entry_values(reported: ItemResults, entry: ItemEntry, metric: str) -> dict[s
         "cell_key": entry.cell_key if isinstance(entry, Cell) else None,
         "metric": metric,
         "unit": unit or "none",
-        "published": round(printed.value * scale, 10) if printed else None,
-        "published_spread": round(printed.spread * scale, 10) if printed and printed.spread is not None else None,
-        "published_runs": printed.runs if printed else None,
-        "published_setting": setting_text(entry.printed_at) if printed else None,
-        "published_metric": (printed.metric or metric) if printed else None,
-        "mean": seen.mean if seen else None,
-        "std": seen.std if seen else None,
-        "interval_low": low,
-        "interval_high": high,
-        "n": result.n if result else None,
-        "n_wanted": result.n_wanted if result else None,
-        "n_diverged": len(result.diverged) if result else None,
-        "status": result.status if result else "shown",
-        "difference": agreed.difference if agreed else None,
-        "agreement": agreed.text if agreed else None,
-        **entry.computed,
-        "note": entry.note,
-        "selection": SELECTED_ON_TEST if result and result.selected_on_test else "",
     }
+    is_compared = item.profile == "paper" and not (agreement and agreement.other_data)
+    row |= dict.fromkeys(PUBLISHED_COLUMNS)
+    if is_compared and metric in entry.published:
+        row |= _published_values(entry, metric)
+    row |= _run_values(result)
+    row |= {"difference": None, "agreement": None}
+    if agreement and metric == ACCURACY:
+        row |= {"difference": agreement.difference, "agreement": agreement.text}
+    row |= entry.computed
+    row["note"] = entry.note
+    row["selection"] = SELECTED_ON_TEST if result and result.selected_on_test else ""
+    return row
+
+
+def _published_values(entry: ItemEntry, metric: str) -> dict[str, Any]:
+    """Return the published number of an entry and its setting, by `PUBLISHED_COLUMNS`."""
+    number = entry.published[metric]
+    scale = 0.01 if is_fraction(metric) else 1.0
+    return {
+        "published": round(number.value * scale, 10),
+        "published_spread": None if number.spread is None else round(number.spread * scale, 10),
+        "published_runs": number.runs,
+        "published_setting": setting_text(entry.printed_at),
+        "published_metric": number.metric or metric,
+    }
+
+
+def _run_values(result: CellResult | None) -> dict[str, Any]:
+    """Return the mean over the runs of a cell, their numbers and their status, by `RUN_COLUMNS`.
+
+    Without a cell, all values are None and the status is "shown".
+    """
+    row: dict[str, Any] = dict.fromkeys(RUN_COLUMNS)
+    if result is None:
+        return row | {"status": "shown"}
+    seen = result.summary
+    if seen is not None:
+        row |= {"mean": seen.mean, "std": seen.std}
+        if seen.interval is not None:
+            row["interval_low"], row["interval_high"] = seen.interval
+    row |= {"n": result.n, "n_wanted": result.n_wanted, "n_diverged": len(result.diverged), "status": result.status}
+    return row
 
 
 def notes_of(reported: ItemResults) -> tuple[str, ...]:
@@ -157,7 +179,8 @@ def notes_of(reported: ItemResults) -> tuple[str, ...]:
     The latter are the cells' own notes, who has labels if cells differ in it, which values were selected on test
     data, and which cells wait for trials.
     """
-    item, results = reported.item, reported.of(reported.item.metrics[0]).values()
+    item = reported.item
+    results = reported.of(item.metrics[0]).values()
     chosen = [result.cell.label for result in results if result.selected_on_test]
     where = "" if len(chosen) == sum(result.n > 0 for result in results) else f" ({', '.join(chosen)})"
     waiting = ", ".join(choice.label for choice in item.choices)

@@ -8,7 +8,7 @@ from benchmark.files import write_atomically
 from benchmark.papers.item import Cell, Item
 from benchmark.records.versions import older_numerics
 from benchmark.verdicts.cell_results import Records
-from reports.arena import arena_rows, arena_tables
+from reports.arena_tables import arena_rows, arena_tables
 from reports.claims import rows_of
 from reports.claims_table import claim_values, claims_table
 from reports.costs_and_curves import CURVE_COLUMNS, curve_rows
@@ -60,7 +60,8 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
 
 
 def _numbers(reported: ItemResults, cell: Cell, metric: str) -> dict[str, Any]:
-    published, values = cell.printed(metric), entry_values(reported, cell, metric)
+    published = cell.printed(metric)
+    values = entry_values(reported, cell, metric)
     ours = {name: values[name] for name in ("mean", "std", "n", "n_wanted", "n_diverged", "status")}
     setting = {} if published is None else {"published_setting": dict(cell.printed_at)}
     return {"published": None if published is None else float(published), **setting, **ours}
@@ -94,8 +95,8 @@ def item_files(
     if picture:
         files |= {"figure.svg": picture.svg().encode(), "figure.pdf": picture.saved("pdf")}
     if reported.runs:
-        metrics, results = drawn_metrics(reported), reported.results.values()
-        rows = [row for result in results for row in curve_rows(result, metrics)]
+        metrics = drawn_metrics(reported)
+        rows = [row for result in reported.results.values() for row in curve_rows(result, metrics)]
         files["figure.csv"] = csv_of(rows, (*CURVE_COLUMNS, *metrics))
     return files
 

@@ -271,7 +271,17 @@ def canvas(
     axes = figure.subplots(rows, columns, squeeze=False, gridspec_kw=margins, **sharing).tolist()
     if names:
         keys = [Line2D([], [], **looks[name].line, lw=1.6, marker=looks[name].points, ms=4) for name in names]
-        place: Any = {"loc": "upper left", "bbox_to_anchor": ((left - 0.06) / total_width, 1.0), "ncols": per_line}
-        shape: Any = {"frameon": False, "handlelength": 2.2, "columnspacing": 1.4, "labelspacing": 0.5}
-        figure.legend(keys, names, **place, **shape, borderpad=0.2, borderaxespad=0.2)
+        figure.legend(
+            keys,
+            names,
+            loc="upper left",
+            bbox_to_anchor=((left - 0.06) / total_width, 1.0),
+            ncols=per_line,
+            frameon=False,
+            handlelength=2.2,
+            columnspacing=1.4,
+            labelspacing=0.5,
+            borderpad=0.2,
+            borderaxespad=0.2,
+        )
     return figure, axes

@@ -22,7 +22,7 @@ from benchmark.papers.scale import PROFILES
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.families import owner
 from reports.claims import ClaimRow, rows_of, without_runs
-from reports.formatting import count, data_name, points, shown, slug
+from reports.formatting import count, data_name, has, points, shown, slug
 from reports.item_results import PAPERS, ItemResults
 from reports.rendering import article, render
 from reports.sentences import IN_PART, STATUSES, Sentence, sentences_of
@@ -32,6 +32,12 @@ IN_FULL = "findings_in_full.md"  # the page with all main sentences, beside find
 RULES = "\n## How claims are judged\n"  # the heading in templates/findings_in_full.md
 SMALL = {"demo", "laptop", "gpu"}  # profiles that reduce the published setting
 SENTENCES, QUESTIONS = "sentences of the papers", "questions of ours"
+REMARKS = {  # on the sentences of a status, if there are any
+    IN_PART: "In part: other contrasts of the sentence, or more clients that it is about, are not decided.",
+    "no room": "{number} {has} no room: the cells are too near the ceiling.",
+    "undecided": "{number} {has} confirmatory runs without a decision.",
+    "pilots only": "{number} {has} pilot runs only, on exploratory seeds, which decide nothing.",
+}
 
 
 def furthest(every: Sequence[ItemResults]) -> dict[tuple[str, str], ClaimRow]:
@@ -67,7 +73,7 @@ def _is_owner(item: Item, claim: Claim) -> bool:
     return (judged_in.name, owned.name) == (item.name, claim.name)
 
 
-def board(every: Sequence[ItemResults], paper: str = "") -> list[ClaimRow]:
+def claim_rows(every: Sequence[ItemResults], paper: str = "") -> list[ClaimRow]:
     """Return every declared claim once, and the claims of a user's tables; for one paper, or for all.
 
     Claims that do not count in summaries are left out (`counts_in_summaries`).
@@ -134,32 +140,20 @@ def shown_kinds(every: Sequence[ItemResults], paper: str = "") -> dict[str, list
             continue
         if row.judged.is_decided and not row.claim.withdrawn and paper in ("", row.reported.paper):
             apart.setdefault(f"claims of a withdrawn setting, counted for no paper ({variant.title})", []).append(row)
-    return kinds(board(every, paper)) | apart
+    return kinds(claim_rows(every, paper)) | apart
 
 
 def state_text(every: Sequence[ItemResults]) -> str:
     """Say how far the judging of all claims has come, in sentences of the papers and questions of ours."""
-    rows = board(every)
+    rows = claim_rows(every)
     by_kind = {kind: sentences_of(own) for kind, own in kinds(rows).items()}
     status = Counter(sentence.status for own in by_kind.values() for sentence in own)
     counted = sum(len(sentence.rows) for own in by_kind.values() for sentence in own)
     further = sum(bool(paper_items.base_of(row.item.name)) for row in rows)
-    parts = []
-    for kind, own in by_kind.items():
-        decided = Counter(sentence.status for sentence in own if sentence.has_decision)
-        kinds_of_decision = ", ".join(f"{name} {decided[name]}" for name in STATUSES if decided[name])
-        has = "has" if decided.total() == 1 else "have"
-        how = f": {kinds_of_decision}" if kinds_of_decision else ""
-        parts.append(f"Of {len(own)} {kind} {decided.total() or 'none'} {has} a decision{how}.")
-    if status[IN_PART]:
-        parts.append("In part: other contrasts of the sentence, or more clients that it is about, are not decided.")
-    if no_room := status["no room"]:
-        parts.append(f"{no_room} {'has' if no_room == 1 else 'have'} no room: the cells are too near the ceiling.")
-    if undecided := status["undecided"]:
-        parts.append(f"{undecided} {'has' if undecided == 1 else 'have'} confirmatory runs without a decision.")
-    if pilots := status["pilots only"]:
-        has = "has" if pilots == 1 else "have"
-        parts.append(f"{pilots} {has} pilot runs only, on exploratory seeds, which decide nothing.")
+    parts = [_decisions_text(kind, own) for kind, own in by_kind.items()]
+    for name, remark in REMARKS.items():
+        if number := status[name]:
+            parts.append(remark.format(number=number, has=has(number)))
     of_further = f", {further} of them in a further reduced setting" if further else ""
     claims = count(counted, "claim")
     parts.append(f"A sentence has one contrast or several: {claims} in all, each contrast once{of_further}.")
@@ -168,6 +162,15 @@ def state_text(every: Sequence[ItemResults]) -> str:
     if all(reported.item.profile != "paper" for reported in every):
         parts.append("All runs are at reduced scale.")
     return " ".join(parts)
+
+
+def _decisions_text(kind: str, sentences: Sequence[Sentence]) -> str:
+    """Return "Of 9 questions of ours 3 have a decision: holds 2, contradicted 1."."""
+    decided = Counter(sentence.status for sentence in sentences if sentence.has_decision)
+    number = decided.total()
+    listed = ", ".join(f"{status} {decided[status]}" for status in STATUSES if decided[status])
+    how = f": {listed}" if listed else ""
+    return f"Of {len(sentences)} {kind} {number or 'none'} {has(number)} a decision{how}."
 
 
 def scale_text(every: Sequence[ItemResults]) -> str:
@@ -214,7 +217,7 @@ def _data_of(every: Sequence[ItemResults]) -> str:
 
 def state_line(every: Sequence[ItemResults]) -> str:
     """Say how far the judging has come, in one line."""
-    by_kind = {kind: sentences_of(rows) for kind, rows in kinds(board(every)).items()}
+    by_kind = {kind: sentences_of(rows) for kind, rows in kinds(claim_rows(every)).items()}
     parts = []
     for kind, sentences in by_kind.items():
         decided = sum(sentence.has_decision for sentence in sentences)
@@ -261,7 +264,8 @@ def _with_runs(every: Sequence[ItemResults]) -> dict[str, list[MainSentence]]:
     for paper, main in main_sentences().items():
         found[paper] = []
         for one in main:
-            row, others = known.get(one.row.key, one.row), further.get(one.row.key, ())
+            row = known.get(one.row.key, one.row)
+            others = further.get(one.row.key, ())
             found[paper].append(replace(one, row=row, further=tuple(others)))
     return found
 
@@ -291,7 +295,7 @@ def findings_in_full(every: Sequence[ItemResults], *, links: bool) -> str:
         sentences = [(one.row, one.limits, one.further) for one in main]
         sections.append({**PAPERS[paper], "sentences": sentences, "decided": decided})
     compared = _compared_with_published(every)
-    has_further = any(paper_items.base_of(row.item.name) for row in board(every))
+    has_further = any(paper_items.base_of(row.item.name) for row in claim_rows(every))
     more = {"compared": compared, "has_further": has_further}
     return render(IN_FULL, papers=sections, state=state_text(every), links=links, **more)
 
@@ -331,7 +335,8 @@ def _compared_with_published(every: Sequence[ItemResults]) -> list[str]:
     texts: dict[tuple[str, float | None], str] = {}
     for reported in every:
         for label, agreed in reported.agreements.items():
-            result, printed = reported.results[label], reported.item.cell(label).printed()
+            result = reported.results[label]
+            printed = reported.item.cell(label).printed()
             if result.summary is None or printed is None:
                 continue
             ours = f"{shown(ACCURACY, result.summary.mean)} % ({count(result.summary.n, 'run')})"

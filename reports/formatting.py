@@ -105,6 +105,11 @@ def count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
+def has(number: int) -> str:
+    """Return the verb of "1 has" and "3 have"."""
+    return "has" if number == 1 else "have"
+
+
 def sentence(text: str) -> str:
     """Return the text with a capital at the start and a full stop at the end.
 

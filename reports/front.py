@@ -10,11 +10,11 @@ from typing import Any
 
 from benchmark.files import write_atomically
 from benchmark.papers.items import ITEMS
-from reports.arena import methods_overview
+from reports.arena_tables import methods_overview
 from reports.findings import (
     IN_FULL,
     SENTENCES,
-    board,
+    claim_rows,
     findings_in_full,
     findings_page,
     kinds,
@@ -44,7 +44,7 @@ def three_numbers(every: Sequence[ItemResults]) -> list[tuple[str, str]]:
     """Return three numbers, each with its unit: tables and figures, sentences with a decision, runs."""
     declared = [name for name in ITEMS if name.partition("/")[0] in PAPERS]
     with_runs = {reported.item.name for reported in every if reported.item.name in declared}
-    sentences = sentences_of(kinds(board(every))[SENTENCES])
+    sentences = sentences_of(kinds(claim_rows(every))[SENTENCES])
     decided = Counter(sentence.status for sentence in sentences if sentence.has_decision)
     parts = [f"{status} {decided[status]}" for status in STATUSES if decided[status]]
     how = f": {', '.join(parts)}" if parts else ""

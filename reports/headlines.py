@@ -18,7 +18,7 @@ from benchmark.verdicts.others import Other, numbers
 from benchmark.verdicts.signed_ranks import Interval, typical
 from reports.claims import ClaimRow, data_of, differences, rows_of, scope_text
 from reports.figures import GRID, INK, PALETTE, Picture, canvas, styled, titled
-from reports.findings import board
+from reports.findings import claim_rows
 from reports.formatting import amount, is_fraction, metric_name, plain_quote, unit_text
 from reports.item_results import PAPERS, ItemResults
 from reports.sentences import Sentence, sentences_of
@@ -28,7 +28,7 @@ MOST_PANELS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class SentenceOutcome:
     """The result of one setting on a sentence.
 
     Differences are in the metric's unit, and a positive difference supports the sentence.
@@ -121,7 +121,7 @@ class Headline:
     short: str  # name of the paper
     words: str  # the sentence in our words
     sentence: Sentence
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[SentenceOutcome, ...]
 
     @property
     def quote(self) -> str:
@@ -135,9 +135,9 @@ class Headline:
         return len({outcome.scope for outcome in self.outcomes}) < len(self.outcomes)
 
     @property
-    def shown(self) -> list[Outcome]:
+    def shown(self) -> list[SentenceOutcome]:
         """Return every decided outcome, and of the open ones the first of each setting."""
-        chosen: dict[tuple[str, str], Outcome] = {}
+        chosen: dict[tuple[str, str], SentenceOutcome] = {}
         for outcome in self.outcomes:
             name = outcome.name if outcome.verdict in DECIDED else ""
             chosen.setdefault((name, outcome.scope), outcome)
@@ -171,8 +171,8 @@ class Headline:
         return "; ".join(scope.removeprefix("at ").removeprefix("on ") for scope in self._by_scope)
 
     @property
-    def _by_scope(self) -> dict[str, list[Outcome]]:
-        by_scope: dict[str, list[Outcome]] = {}
+    def _by_scope(self) -> dict[str, list[SentenceOutcome]]:
+        by_scope: dict[str, list[SentenceOutcome]] = {}
         for outcome in self.outcomes:
             by_scope.setdefault(outcome.scope, []).append(outcome)
         return by_scope
@@ -184,7 +184,7 @@ class Headline:
         return _draw(drawn, named=self.has_several_comparisons) if drawn else None
 
 
-def _counted(outcomes: Sequence[Outcome]) -> str:
+def _counted(outcomes: Sequence[SentenceOutcome]) -> str:
     """Return "holds", or "contradicted in 1 of 3 comparisons, not judged in 2" if verdicts differ."""
     times = Counter(outcome.verdict for outcome in outcomes)
     if len(outcomes) == 1:
@@ -198,7 +198,7 @@ def _counted(outcomes: Sequence[Outcome]) -> str:
 
 def headlines(every: Sequence[ItemResults]) -> list[Headline]:
     """Return the headline of each paper, in the order of `papers.toml`. A paper without any claim has none."""
-    rows = board(every)
+    rows = claim_rows(every)
     found = []
     for paper in PAPERS:
         sentence = _headline_sentence(paper, [row for row in rows if row.reported.paper == paper])
@@ -228,15 +228,15 @@ def _importance(sentence: Sentence) -> tuple[bool, bool]:
     return not has_run, not any(row.claim.main for row in sentence.rows)
 
 
-def outcomes_of(sentence: Sentence, every: Sequence[ItemResults]) -> list[Outcome]:
+def outcomes_of(sentence: Sentence, every: Sequence[ItemResults]) -> list[SentenceOutcome]:
     """Return the outcomes of the sentence at every setting, judged ones first, then by number of clients.
 
     These are the sentence's claims at the profile with the most informative runs, decided verdicts on the same claims
     at other profiles, and judged claims of other tables on the same contrast. Runs without a verdict are added if
     they have more clients than any verdict, or data that no verdict covers.
     """
-    judged: list[Outcome] = []
-    unjudged: list[Outcome] = []
+    judged: list[SentenceOutcome] = []
+    unjudged: list[SentenceOutcome] = []
     for row in sentence.rows:  # the headline's own claim first
         judged.append(_outcome(row))
         judged += [_outcome(other) for other in _at_other_profiles(row, every)]
@@ -248,22 +248,22 @@ def outcomes_of(sentence: Sentence, every: Sequence[ItemResults]) -> list[Outcom
                 judged.append(_outcome(claimed))
     unjudged += [_without_records(row) for row in sentence.rows if row.larger and not row.larger.is_known]
     found = [*judged, *_not_covered(unjudged, judged)]
-    distinct: dict[tuple[str, str, str], Outcome] = {}
+    distinct: dict[tuple[str, str, str], SentenceOutcome] = {}
     for outcome in found:
         distinct.setdefault((outcome.name, outcome.scope, outcome.page), outcome)
     return sorted(distinct.values(), key=_place)
 
 
-def _place(outcome: Outcome) -> tuple[bool, bool, int, str]:
+def _place(outcome: SentenceOutcome) -> tuple[bool, bool, int, str]:
     """Return the sort key of an outcome: those of a further reduced setting come first, and then decided ones."""
     return not outcome.leads, outcome.verdict not in DECIDED, outcome.K, outcome.scope
 
 
-def _not_covered(unjudged: Iterable[Outcome], judged: Sequence[Outcome]) -> list[Outcome]:
+def _not_covered(unjudged: Iterable[SentenceOutcome], judged: Sequence[SentenceOutcome]) -> list[SentenceOutcome]:
     """Select the unjudged outcomes that have more clients than any judged one, or different data; one per data set."""
     most = max((outcome.K for outcome in judged), default=0)
     known = {data for outcome in judged for data in outcome.data}
-    chosen: dict[tuple[str, ...], Outcome] = {}
+    chosen: dict[tuple[str, ...], SentenceOutcome] = {}
     for outcome in unjudged:
         if most < outcome.K or not known.issuperset(outcome.data):
             before = chosen.get(outcome.data, outcome)
@@ -285,7 +285,7 @@ def _claim_on(place: ItemResults, other: Other) -> ClaimRow | None:
     return next((row for row in rows_of(place) if row.claim.contrasts == (other.contrast,)), None)
 
 
-def _outcome(row: ClaimRow) -> Outcome:
+def _outcome(row: ClaimRow) -> SentenceOutcome:
     judged, claim = row.judged, row.claim
     verdict = row.verdict if row.verdict != "not judged yet" else NOT_JUDGED
     seen, by_contrast = judged.evidence, dict[str, Sequence[float]]()
@@ -293,7 +293,7 @@ def _outcome(row: ClaimRow) -> Outcome:
         seeds = (seen.confirming or seen.pilots)[: judged.n]
         for number, name in enumerate(_contrast_names(claim.contrasts)):
             by_contrast[name] = seen.differences_at(seeds, number)
-    return Outcome(
+    return SentenceOutcome(
         claim=claim,
         name=claim.name,
         verdict=verdict,
@@ -311,13 +311,13 @@ def _outcome(row: ClaimRow) -> Outcome:
     )
 
 
-def _without_claim(row: ClaimRow, other: Other) -> Outcome:
+def _without_claim(row: ClaimRow, other: Other) -> SentenceOutcome:
     """Return the outcome of runs of a different table without a judged claim."""
     place = row.reported.same_profile[other.item]
     by_seed = differences(place, row.claim, other.contrast)
     seeds = CONFIRMING if other.confirmatory else PILOTS
     values = [value for seed, value in by_seed.items() if seed in seeds]
-    return Outcome(
+    return SentenceOutcome(
         claim=row.claim,
         name=row.claim.name,
         verdict=NOT_JUDGED,
@@ -332,11 +332,11 @@ def _without_claim(row: ClaimRow, other: Other) -> Outcome:
     )
 
 
-def _without_records(row: ClaimRow) -> Outcome:
+def _without_records(row: ClaimRow) -> SentenceOutcome:
     """Return an outcome for more clients without any record; its text names the table that has the runs."""
     assert row.larger is not None
     scope = f"at K = {row.larger.K} (see {row.larger.item})"
-    return Outcome(claim=row.claim, name=row.claim.name, verdict=NOT_JUDGED, scope=scope, K=row.larger.K)
+    return SentenceOutcome(claim=row.claim, name=row.claim.name, verdict=NOT_JUDGED, scope=scope, K=row.larger.K)
 
 
 def _contrast_names(contrasts: Sequence[Mapping[str, float]]) -> list[str]:
@@ -350,7 +350,7 @@ def _contrast_names(contrasts: Sequence[Mapping[str, float]]) -> list[str]:
 
 
 @styled
-def _draw(outcomes: Sequence[Outcome], *, named: bool) -> Picture:
+def _draw(outcomes: Sequence[SentenceOutcome], *, named: bool) -> Picture:
     """Draw a panel for each outcome and in it a row for each contrast. `named`: titles are the comparisons' names."""
     names = [_short_names(list(outcome.differences)) for outcome in outcomes]
     longest = max(len(name) for own in names for name in own)
@@ -375,7 +375,7 @@ def _draw(outcomes: Sequence[Outcome], *, named: bool) -> Picture:
     return Picture(figure=figure)
 
 
-def _draw_panel(ax: Axes, outcome: Outcome, names: Sequence[str]) -> None:
+def _draw_panel(ax: Axes, outcome: SentenceOutcome, names: Sequence[str]) -> None:
     """Draw one dot per seed, hollow for exploratory seeds, over the band of the smallest effect size of interest."""
     scale = 100.0 if is_fraction(outcome.claim.metric) else 1.0
     least = scale * outcome.claim.least

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -31,6 +32,8 @@ BUSY = 5  # lines: with more of them in a panel, bands are faint and single seed
 LEAST_SPAN = 1.0  # points of accuracy: the axis shows at least this span above its reference
 MARGIN = 0.12  # the share of the span of the lines' ends that the axis shows below them
 LOG_SPAN = 100.0  # ratio of the largest to the smallest diversity: above it a linear axis would hide most values
+PanelSeries: TypeAlias = dict[str, dict[str, Series]]  # curves by title of the panel and name of the line
+RunsAgainst: TypeAlias = dict[str, dict[Any, pd.Series]]  # runs by name of the line and value of x; each by seed
 
 
 @styled
@@ -72,15 +75,22 @@ def drawn_metrics(reported: ItemResults) -> list[str]:
     return metrics
 
 
-Place: TypeAlias = tuple[str, str, Cell, Cell]  # panel, line, the cell, and the cell that it replaces
+class Place(NamedTuple):
+    """A place of a cell in a figure."""
+
+    panel: str  # its title
+    line: str  # its name
+    cell: Cell
+    at: Cell  # the cell whose place it gets, which is the cell itself if it has a place of its own
 
 
 def _places(item: Item, panels: Collection[str], lines: Collection[str], x: Collection[str] = ()) -> Iterator[Place]:
     """Yield the places of each cell. A cell without a place of its own gets those of other cells (`_beside`)."""
     cells = [cell for cell in item.cells if cell.role != "ladder"]
     for cell in cells:
-        for place in _beside(cell, cells, panels, x) or [cell]:
-            yield setting_text(place.setting, panels), setting_text(cell.setting, lines) or cell.label, cell, place
+        line = setting_text(cell.setting, lines) or cell.label
+        for at in _beside(cell, cells, panels, x) or [cell]:
+            yield Place(panel=setting_text(at.setting, panels), line=line, cell=cell, at=at)
 
 
 def _beside(cell: Cell, cells: Sequence[Cell], panels: Collection[str], x: Collection[str]) -> list[Cell]:
@@ -127,64 +137,83 @@ def panels_of(item: Item, drawing: Drawing) -> dict[str, dict[str, Cell]]:
         if key == "method" or len(pairs) > len({*titles}):
             named.append(key)
     panels: dict[str, dict[str, Cell]] = {}
-    for title, name, cell, _ in _places(item, others, named):
-        panel = panels.setdefault(title, {})
-        if cell not in panel.values():
-            panel[name if name not in panel else cell.label] = cell
+    for place in _places(item, others, named):
+        panel = panels.setdefault(place.panel, {})
+        if place.cell not in panel.values():
+            name = place.line if place.line not in panel else place.cell.label
+            panel[name] = place.cell
     return panels
 
 
 def _curves(reported: ItemResults, drawing: Drawing) -> Picture | None:
     """Draw a row of panels per metric, with one y scale."""
-    item, results = reported.item, reported.results
+    item = reported.item
     panels = panels_of(item, drawing)
     if len(panels) > MOST_PANELS:  # one panel, all lines
         panels = {"": {cell.label: cell for lines in panels.values() for cell in lines.values()}}
     if not panels or max(map(len, panels.values())) > MOST_LINES:
         return None
+    by_metric = _series_by_metric(reported, panels)
     names = [name for lines in panels.values() for name in lines]
     looks = line_looks(names, map(method_of, item.cells))
-    metrics = drawn_metrics(reported)
-    of_metrics: list[dict[str, dict[str, Series]]] = []  # for each metric: panel -> line -> its curve
-    for metric in metrics:
-        known: dict[str, dict[str, Series]] = {}
-        for title, cells in panels.items():
-            known[title] = {name: series_of(results[cell.label], metric, PANEL_POINTS) for name, cell in cells.items()}
-        of_metrics.append(known)
-    drawn: set[str] = set()  # lines with runs
-    measured = []
-    for metric, known in zip(metrics, of_metrics, strict=True):
-        with_runs: set[str] = set()
-        for lines in known.values():
-            with_runs |= {name for name, one in lines.items() if one.runs.size}
-        if with_runs:
-            measured.append((metric, known))
-        drawn |= with_runs
-    if measured:
-        metrics = [metric for metric, _ in measured]
-        of_metrics = [known for _, known in measured]
-    legend = {name: look for name, look in looks.items() if name in drawn}
-    size: Any = {"width": 5.6, "height": 2.2} if len(panels) == 1 else {"width": 2.7, "height": 1.8}
-    sharing: Any = {"sharex": "col", "sharey": "row"}
-    figure, axes = canvas(len(metrics), len(panels), legend, **size, left=0.72, titles=any(panels), **sharing)
+    with_runs = set[str]().union(*map(_lines_with_runs, by_metric.values()))
+    legend = {name: look for name, look in looks.items() if name in with_runs}
+    width, height = (5.6, 2.2) if len(panels) == 1 else (2.7, 1.8)
+    rows, columns = len(by_metric), len(panels)
+    figure, axes = canvas(
+        rows, columns, legend, width=width, height=height, left=0.72, titles=any(panels), sharex="col", sharey="row"
+    )
     clipped = ""
-    for metric, known, of_row in zip(metrics, of_metrics, axes, strict=True):
-        seen = np.concatenate([one.runs.to_numpy().ravel() for lines in known.values() for one in lines.values()])
-        least, most = np.nanmin(seen, initial=np.inf), np.nanmax(seen, initial=0.0)
-        if metric.startswith("diversity/") and most > LOG_SPAN * least > 0:
-            of_row[0].set_yscale("log")
-            of_row[0].yaxis.set_major_formatter("{x:g}")
-        for ax, (title, cells) in zip(of_row, panels.items(), strict=True):
-            for name, cell in cells.items() if metric in drawing.truth else ():  # the true value of each line, dotted
-                true = series_of(results[cell.label], drawing.truth[metric], PANEL_POINTS)
-                mean = true.runs[true.finished].mean(axis=1) if true.band.empty else true.band["mean"]
-                plot(ax, mean.index, mean, color=looks[name].hex, linestyle=":")
-            of_panel: Any = {"title": title if of_row is axes[0] else "", "named": ax is axes[0][0]}
-            curves(ax, metric, known[title], looks, joins=joins(cells.values()), **of_panel)
+    for row, (metric, known) in zip(axes, by_metric.items(), strict=True):
+        if _needs_log_scale(metric, known):
+            row[0].set_yscale("log")
+            row[0].yaxis.set_major_formatter("{x:g}")
+        for ax, (title, cells) in zip(row, panels.items(), strict=True):
+            if metric in drawing.truth:
+                _plot_truth(ax, reported, drawing.truth[metric], cells, looks)
+            shown_title = title if row is axes[0] else ""
+            is_first = ax is axes[0][0]
+            curves(ax, metric, known[title], looks, title=shown_title, joins=joins(cells.values()), named=is_first)
             ax.label_outer()  # titles of axes appear once per row and column
         if metric == ACCURACY:
-            clipped = clip(of_row[0], known, baseline_of(reported))
+            clipped = clip(row[0], known, baseline_of(reported))
     return Picture(figure=figure, caption=clipped)
+
+
+def _series_by_metric(reported: ItemResults, panels: Mapping[str, Mapping[str, Cell]]) -> dict[str, PanelSeries]:
+    """Return the curves of each drawn metric that a run measured, or of all drawn metrics if no run measured one."""
+    results = reported.results
+    by_metric: dict[str, PanelSeries] = {}
+    for metric in drawn_metrics(reported):
+        known: PanelSeries = {}
+        for title, cells in panels.items():
+            known[title] = {name: series_of(results[cell.label], metric, PANEL_POINTS) for name, cell in cells.items()}
+        by_metric[metric] = known
+    measured = {metric: known for metric, known in by_metric.items() if _lines_with_runs(known)}
+    return measured or by_metric
+
+
+def _lines_with_runs(known: PanelSeries) -> set[str]:
+    return {name for lines in known.values() for name, series in lines.items() if series.runs.size}
+
+
+def _needs_log_scale(metric: str, known: PanelSeries) -> bool:
+    """Return whether a linear axis would hide most values of this gradient diversity."""
+    if not metric.startswith("diversity/"):
+        return False
+    values = np.concatenate([series.runs.to_numpy().ravel() for lines in known.values() for series in lines.values()])
+    least, most = np.nanmin(values, initial=np.inf), np.nanmax(values, initial=0.0)
+    return bool(most > LOG_SPAN * least > 0)
+
+
+def _plot_truth(
+    ax: Axes, reported: ItemResults, metric: str, cells: Mapping[str, Cell], looks: Mapping[str, Look]
+) -> None:
+    """Draw the true value of each line, dotted."""
+    for name, cell in cells.items():
+        true = series_of(reported.results[cell.label], metric, PANEL_POINTS)
+        mean = true.runs[true.finished].mean(axis=1) if true.band.empty else true.band["mean"]
+        plot(ax, mean.index, mean, color=looks[name].hex, linestyle=":")
 
 
 def clip(axes: Axes, known: Mapping[str, Mapping[str, Series]], baseline: float | None) -> str:
@@ -244,8 +273,16 @@ def curves(
     if joins and ax.get_lines():
         ax.axvline(joins, color=MUTED, linewidth=0.8, linestyle=(0, (1.5, 2.0)))
         # Above the curves: accuracy is low at this round.
-        place: Any = {"xycoords": ("data", "axes fraction"), "xytext": (3, -2), "textcoords": "offset points"}
-        ax.annotate("clients join" if named else "", (joins, 1), **place, va="top", fontsize=7.5, color=MUTED)
+        ax.annotate(
+            "clients join" if named else "",
+            (joins, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, -2),
+            textcoords="offset points",
+            va="top",
+            fontsize=7.5,
+            color=MUTED,
+        )
 
 
 def _plot_curve(ax: Axes, series: Series, name: str, look: Look, number: int, *, busy: bool) -> None:
@@ -255,18 +292,28 @@ def _plot_curve(ax: Axes, series: Series, name: str, look: Look, number: int, *,
     """
     band = series.band
     if not band.empty:
-        style = {**look.line, "linewidth": 1.6, "markersize": 3.2, **_marked(look, len(band), number)}
-        edges: Any = {"low": band["low"], "high": band["high"], "fill": 0.07 if busy else 0.16}
-        plot(ax, band.index, band["mean"], name or "mean", **edges, **style)
+        plot(
+            ax,
+            band.index,
+            band["mean"],
+            name or "mean",
+            low=band["low"],
+            high=band["high"],
+            fill=0.07 if busy else 0.16,
+            **look.line,
+            linewidth=1.6,
+            markersize=3.2,
+            **_marked(look, len(band), number),
+        )
     for seed in series.runs:
         run = series.runs[seed].dropna()
-        x, y, label = run.index.to_numpy(), run.to_numpy(), f"{name}, seed {seed}".lstrip(", ")
+        x, y = run.index.to_numpy(), run.to_numpy()
+        label = f"{name}, seed {seed}".lstrip(", ")
         if seed in series.diverged:
             plot(ax, x, y, label, color=look.hex, linewidth=0.9, linestyle=":")
             plot(ax, x[-1:], y[-1:], color=look.hex, marker="x", markersize=5)
         elif seed not in series.finished or band.empty:
-            style = {**look.line, "linewidth": 1.2, "markersize": 3.0, **_marked(look, len(x), number)}
-            plot(ax, x, y, label, **style)
+            plot(ax, x, y, label, **look.line, linewidth=1.2, markersize=3.0, **_marked(look, len(x), number))
         elif not busy and len(series.finished) < INTERVAL_SEEDS:
             plot(ax, x, y, label, color=look.hex, linewidth=0.7, alpha=0.45)
 
@@ -290,62 +337,78 @@ def _against(reported: ItemResults, drawing: Drawing) -> Picture | None:
     Means have intervals as bars, and every run is a dot. A bound is a level line. If several methods have the same
     place, each is a line of its own.
     """
-    item, lines = reported.item, [key for key in drawing.lines if key != drawing.x]
-    methods: dict[tuple[str, str, Any], set[str]] = {}
-    for panel, name, cell, place in _places(item, drawing.panels, lines, [drawing.x]):
-        methods.setdefault((panel, name, place.setting.get(drawing.x)), set()).add(method_of(cell))
-    if "method" not in lines and max(map(len, methods.values()), default=0) > 1:
-        lines.append("method")
-    runs: dict[tuple[str, str], dict[str, dict[Any, pd.Series]]] = {}  # panel -> line -> value of x -> by seed
-    for metric in drawn_metrics(reported):
-        for panel, name, cell, place in _places(item, drawing.panels, lines, [drawing.x]):
-            values = reported.of(metric)[cell.label].values
-            if drawing.x in place.setting and (values or place is cell):
-                title = ": ".join(filter(None, (panel, metric_name(metric))))
-                line = runs.setdefault((title, metric), {}).setdefault(name, {})
-                if values:
-                    x = place.setting[drawing.x]
-                    line[x] = pd.Series(values, name=x, dtype=float) * (100.0 if is_fraction(metric) else 1.0)
+    item, x = reported.item, drawing.x
+    keys = [key for key in drawing.lines if key != x]
+    places = list(_places(item, drawing.panels, keys, [x]))
+    if "method" not in keys and _share_places(places, x):
+        places = list(_places(item, drawing.panels, [*keys, "method"], [x]))
+    runs = _runs_against(reported, places, x)
     if not runs:
         return None
-    y_titles = {metric: axis_title(metric) for _, metric in runs}
     names = [name for lines in runs.values() for name in lines]
     looks = line_looks(names, map(method_of, item.cells))
-    has_runs: set[str] = set()
-    for by_name in runs.values():
-        has_runs |= {name for name, by_x in by_name.items() if by_x}
-    legend = {name: look for name, look in looks.items() if name in has_runs}
-    figure, [axes] = canvas(1, len(runs), legend, width=3.2, height=2.4, gap=0.6, titles=any(t for t, _ in runs))
-    for ax, ((title, metric), lines_of) in zip(axes, runs.items(), strict=True):
-        _plot_against(ax, metric, lines_of, looks, drawing)
-        titled(ax, drawing.x, y_titles[metric], title, empty="not run", margins=(0.08, 0.1))
+    with_runs = {name for lines in runs.values() for name, by_x in lines.items() if by_x}
+    legend = {name: look for name, look in looks.items() if name in with_runs}
+    has_titles = any(title for title, _ in runs)
+    figure, [axes] = canvas(1, len(runs), legend, width=3.2, height=2.4, gap=0.6, titles=has_titles)
+    for ax, ((title, metric), lines) in zip(axes, runs.items(), strict=True):
+        _plot_against(ax, metric, lines, looks, drawing)
+        titled(ax, x, axis_title(metric), title, empty="not run", margins=(0.08, 0.1))
     return Picture(figure=figure)
 
 
-def _plot_against(
-    ax: Axes, metric: str, lines: Mapping[str, Mapping[Any, pd.Series]], looks: Mapping[str, Look], drawing: Drawing
-) -> None:
+def _share_places(places: Iterable[Place], x: str) -> bool:
+    """Return whether several methods have the same place."""
+    methods: dict[tuple[str, str, Any], set[str]] = {}
+    for place in places:
+        at = (place.panel, place.line, place.at.setting.get(x))
+        methods.setdefault(at, set()).add(method_of(place.cell))
+    return any(len(names) > 1 for names in methods.values())
+
+
+def _runs_against(reported: ItemResults, places: Sequence[Place], x: str) -> dict[tuple[str, str], RunsAgainst]:
+    """Return the runs of each panel by its title and metric. A cell without runs is a line without points."""
+    panels: dict[tuple[str, str], RunsAgainst] = {}
+    for metric in drawn_metrics(reported):
+        scale = 100.0 if is_fraction(metric) else 1.0
+        for place in places:
+            by_seed = reported.of(metric)[place.cell.label].values
+            has_own_place = place.at is place.cell
+            if x not in place.at.setting or not (by_seed or has_own_place):
+                continue
+            title = ": ".join(filter(None, (place.panel, metric_name(metric))))
+            line = panels.setdefault((title, metric), {}).setdefault(place.line, {})
+            if by_seed:
+                value = place.at.setting[x]
+                line[value] = pd.Series(by_seed, name=value, dtype=float) * scale
+    return panels
+
+
+def _plot_against(ax: Axes, metric: str, lines: RunsAgainst, looks: Mapping[str, Look], drawing: Drawing) -> None:
     """Draw points over x. Words on the x axis keep their order and are not joined by lines."""
     values = list(dict.fromkeys(x for line in lines.values() for x in line))
     words = [x for x in values if isinstance(x, str)]
+    limits = (0, 100) if is_fraction(metric) else (-np.inf, np.inf)
     for number, (name, look) in enumerate(looks.items()):
         by_x = lines.get(name)
         if not by_x:
             continue
         runs = pd.DataFrame([by_x[x] for x in (by_x if words else sorted(by_x))])
-        places = [words.index(x) + 0.09 * (number - (len(looks) - 1) / 2) for x in runs.index] if words else runs.index
-        joined = {} if not words and not runs.isna().any(axis=None) else {"linestyle": "none"}
-        style = {**look.line, **joined, "marker": look.points, "markersize": 4.5, "linewidth": 1.4}
-        plot(ax, places, runs.mean(axis=1), **style)
-        dots: Any = {"color": look.hex, "marker": ".", "markersize": 3, "alpha": 0.5, "linestyle": "none"}
+        shift = 0.09 * (number - (len(looks) - 1) / 2)  # lines at one word are side by side
+        places = [words.index(x) + shift for x in runs.index] if words else runs.index
+        is_joined = not words and not runs.isna().any(axis=None)
+        style = look.line if is_joined else {**look.line, "linestyle": "none"}
+        plot(ax, places, runs.mean(axis=1), **style, marker=look.points, markersize=4.5, linewidth=1.4)
+        plot_dots = partial(plot, ax, color=look.hex, marker=".", markersize=3, alpha=0.5, linestyle="none")
         for x, (_, row) in zip(places, runs.iterrows(), strict=True):
             seen = summary(row.dropna())
-            ends = [*np.clip(seen.interval or (), *((0, 100) if is_fraction(metric) else (-np.inf, np.inf)))]
-            plot(ax, [x] * len(row), row, **dots)
-            plot(ax, [x], [seen.mean], name, low=ends[:1], high=ends[1:], **dots)
-    if words:
-        turned: Any = {"rotation": 20, "ha": "right"} if words[3:] else {}
-        ax.set_xticks(range(len(words)), words, **turned)
+            ends = list(np.clip(seen.interval or (), *limits))
+            plot_dots([x] * len(row), row)
+            plot_dots([x], [seen.mean], name, low=ends[:1], high=ends[1:])
+    if len(words) > 3:
+        ax.set_xticks(range(len(words)), words, rotation=20, ha="right")
+    elif words:
+        ax.set_xticks(range(len(words)), words)
     elif drawing.log_x:
         ax.set_xscale("log")
         ax.xaxis.set_minor_locator(NullLocator())
@@ -383,14 +446,14 @@ def class_counts(counts: Mapping[str, pd.DataFrame]) -> Picture:
     """Draw the images of each class, stacked: a panel per frame, a bar per row, a colour per column."""
     looks = line_looks(name for frame in counts.values() for name in frame.columns)
     columns = min(3, len(counts))
-    size: Any = {"width": BAR_PANEL, "height": 2.0, "gap": 0.6}
-    figure, axes = canvas(-(-len(counts) // columns), columns, looks, **size, titles=True)
+    rows = -(-len(counts) // columns)
+    figure, axes = canvas(rows, columns, looks, width=BAR_PANEL, height=2.0, gap=0.6, titles=True)
     panels = [ax for row in axes for ax in row]
     for ax, (title, frame) in zip(panels, counts.items(), strict=False):
         tops = frame.cumsum(axis=1)
+        width = 0.8 * BAR_PANEL * 72 / len(frame)  # points
         for name in frame:
-            bar: Any = {"color": looks[name].hex, "linewidth": 0.8 * BAR_PANEL * 72 / len(frame)}
-            ax.vlines(frame.index, tops[name] - frame[name], tops[name], **bar)
+            ax.vlines(frame.index, tops[name] - frame[name], tops[name], color=looks[name].hex, linewidth=width)
         alone = len(frame) == 1  # the server
         titled(ax, "" if alone else "Client", "Images", title, margins=(0.05, 0.05))
         ax.set_ylim(bottom=0)

@@ -37,7 +37,8 @@ class ItemResults:
     """An item with the run records of its pilot and confirmatory seeds. Each answer is computed once and kept."""
 
     def __init__(self, item: Item, records: Records) -> None:
-        self.item, self.records = item, counted(item, records)
+        self.item = item
+        self.records = counted(item, records)
         tried = (records.get(trial.cell_key, {}).get(trial.seed) for trial in item.tried)
         self.trials_done = sum(record is not None and bool(record.result) for record in tried)
         self.paper = item.name.split("/")[0]
@@ -67,11 +68,13 @@ class ItemResults:
     @functools.cached_property
     def agreements(self) -> dict[str, Agreement]:
         """Return the agreement of each cell that is compared with its published accuracy, by its label."""
-        item, agreements = self.item, dict[str, Agreement]()
+        item = self.item
+        agreements: dict[str, Agreement] = {}
         for label, result in self.results.items():
             seen, published = result.summary, result.cell.printed()
             if item.profile == "paper" and item.margin is not None and seen and published is not None:
-                difference, other_data = seen.mean - published / 100, note_on_other_data(result)
+                difference = seen.mean - published / 100
+                other_data = note_on_other_data(result)
                 text = other_data or f"{'within' if abs(difference) <= item.margin else 'beyond'} the margin"
                 agreements[label] = Agreement(difference=difference, text=text, other_data=bool(other_data))
         return agreements

@@ -59,7 +59,8 @@ class Lead:
 
 def leads_of(reported: ItemResults) -> dict[str, list[Lead]]:
     """Return the leads of each method except the reference, in the order of the settings."""
-    item, by_setting = reported.item, dict[str, dict[str, CellResult]]()
+    item = reported.item
+    by_setting: dict[str, dict[str, CellResult]] = {}
     for result in reported.results.values():
         name = setting_text(result.cell.setting, item.rows)
         by_setting.setdefault(name, {})[method_of(result.cell)] = result
@@ -80,7 +81,9 @@ def lead_text(reported: ItemResults) -> str:
 
     Settings in which a difference has too few seeds for an interval are named in a last sentence, and not counted.
     """
-    reference, sentences, waiting = reported.item.reference, list[str](), dict[str, None]()
+    reference = reported.item.reference
+    sentences: list[str] = []
+    waiting: dict[str, None] = {}
     for method, leads in leads_of(reported).items():
         named: dict[Side, list[str]] = {}
         for lead in leads:

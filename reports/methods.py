@@ -24,6 +24,7 @@ from reports.tables import Table, TableEntry, row_of, table_of
 
 EXCHANGED = ("Privacy", "Statelessness", "EMA smoothing")
 LEARNED = ("Pseudo-labels", "Consistency", "Augmentation", "Training", "Normalisation")
+AUGMENTATIONS = {"strong": "Strong", "weak2": "Weak", "weak": "Weak"}  # by kind of view, the strongest first
 PRIVACY = WORDS["texts"]["privacy"]
 
 
@@ -64,8 +65,11 @@ def by_kind(cells: Iterable[Places]) -> dict[str, Places]:
     """
     methods: dict[str, list[tuple[ItemResults, CellResult]]] = {kind: [] for kind in METHODS}
     for places in cells:
-        if finished := [place for place in places if place[1].values]:
-            methods.setdefault(method_name(finished[0][1].cell.experiment.method), []).append(finished[0])
+        finished = [(reported, result) for reported, result in places if result.values]
+        if finished:
+            reported, result = finished[0]
+            kind = method_name(result.cell.experiment.method)
+            methods.setdefault(kind, []).append((reported, result))
     return dict(methods)
 
 
@@ -87,12 +91,16 @@ def method_values(kind: str, cells: Places) -> dict[str, Any]:
 def _results_table(cells: Places) -> Table:
     rows = []
     for reported, result in cells:
-        data, profile = result.cell.experiment.data, reported.item.profile
-        name, labels = public_name(data.name), data.label_setting
+        data = result.cell.experiment.data
+        profile = reported.item.profile
+        name = public_name(data.name)
+        labels = data.label_setting
         assert result.summary is not None
         entries = (
             TableEntry(text=f"{reported.item.name}: {result.cell.label}", href=cell_address(result)),
-            *(name, LABELS.get(labels, labels), profile),
+            name,
+            LABELS.get(labels, labels),
+            profile,
             mean_entry(result.summary, below=(result.counts,), look=result.status),
         )
         rows.append(row_of(entries, data=name, labels=labels, profile=profile))
@@ -104,7 +112,8 @@ def methods_table(methods: Mapping[str, Places]) -> Table:
     """Return a row for each method: its description, the labels that it can use, and its number of runs."""
     rows = []
     for kind, cells in methods.items():
-        about, n = described(kind), sum(result.n for _, result in cells)
+        about = described(kind)
+        n = sum(result.n for _, result in cells)
         name = TableEntry(text=about["name"], href=method_page(kind), below=(sentence(about["what"]),))
         labels = "; ".join(LABELS[setting] for setting in about["needs"])
         rows.append((name, labels, TableEntry(text=str(n), sort=float(n))))
@@ -144,41 +153,62 @@ def properties_of(runs: Iterable[RunRecord]) -> dict[str, TableEntry]:
     if not runs:
         return {}
     exchanges = [run.result["exchange"] for run in runs]
+    norms = {str(run.experiment["model"]["norm"]) for run in runs}
+    return _exchange_properties(exchanges) | _learning_properties(exchanges, norms)
 
-    def names(way: str, *holders: str) -> set[str]:
-        places = [exchange["holders"].get(holder, {}) for exchange in exchanges for holder in holders]
-        return {name for place in places for name in place.get(way, ())}
 
-    received, sent, kept = (names(way, "client") for way in ("received", "sent", "kept"))
-    further, of_others = sent - received, received & OF_OTHERS
-    privacy = stateless = TableEntry(text="-", below=("no client takes part",))
-    if any("client" in exchange["holders"] for exchange in exchanges):
-        reasons = [f"clients also send {_list(further)}"] if further else []
-        reasons += [f"clients receive {_list(of_others)}"] if of_others else []
-        reasons = reasons or [f"clients send {_list(sent)}"]
-        keeps = (f"clients keep {_list(kept)}",) if kept else ()
-        privacy = TableEntry(text=_yes(all(map(is_private, exchanges))), below=tuple(reasons))
-        stateless = TableEntry(text=_yes(all(map(is_stateless, exchanges))), below=keeps)
+def _exchange_properties(exchanges: Sequence[Mapping[str, Any]]) -> dict[str, TableEntry]:
+    """Return the properties of EXCHANGED with the names of the values that clients send, receive and keep."""
+    smoothed = TableEntry(text=_yes(any(map(is_smoothed, exchanges))))
+    if not any("client" in exchange["holders"] for exchange in exchanges):
+        no_client = TableEntry(text="-", below=("no client takes part",))
+        return {"Privacy": no_client, "Statelessness": no_client, "EMA smoothing": smoothed}
+    received = _names_in(exchanges, "received", "client")
+    sent = _names_in(exchanges, "sent", "client")
+    kept = _names_in(exchanges, "kept", "client")
+    further = sent - received
+    of_others = received & OF_OTHERS
+    reasons = []
+    if further:
+        reasons.append(f"clients also send {_list(further)}")
+    if of_others:
+        reasons.append(f"clients receive {_list(of_others)}")
+    if not reasons:
+        reasons.append(f"clients send {_list(sent)}")
+    keeps = (f"clients keep {_list(kept)}",) if kept else ()
+    return {
+        "Privacy": TableEntry(text=_yes(all(map(is_private, exchanges))), below=tuple(reasons)),
+        "Statelessness": TableEntry(text=_yes(all(map(is_stateless, exchanges))), below=keeps),
+        "EMA smoothing": smoothed,
+    }
 
-    views = names("views", "client", "central") or names("views", "server")  # of a participant with unlabelled images
+
+def _learning_properties(exchanges: Sequence[Mapping[str, Any]], norms: Iterable[str]) -> dict[str, TableEntry]:
+    """Return the properties of LEARNED. `norms`: the normalisation layers of the networks."""
+    # The views are those of a participant with unlabelled images.
+    views = _names_in(exchanges, "views", "client", "central") or _names_in(exchanges, "views", "server")
     kinds = {name.partition("/")[2] for name in views}
-    strongest = next((kind for kind in ("strong", "weak2", "weak") if kind in kinds), "none")
+    strongest = next((word for kind, word in AUGMENTATIONS.items() if kind in kinds), "None")
     mixed = " + Mixup" if any(name.startswith("mix/") for name in views) else ""
     pseudo_labels = any(exchange["pseudo_labels"] for exchange in exchanges)
     training = {str(exchange["training"]).capitalize() for exchange in exchanges}
-    norms = {str(run.experiment["model"]["norm"]) for run in runs}
-    texts = (
-        _yes(pseudo_labels),
-        _yes(pseudo_labels and "strong" in kinds),
-        {"weak2": "Weak"}.get(strongest, strongest.capitalize()) + mixed,
-        " or ".join(sorted(training)),
-        " or ".join(WORDS["norms"].get(norm, norm) for norm in sorted(norms)),
-    )
-    smoothed = TableEntry(text=_yes(any(map(is_smoothed, exchanges))))
-    return {
-        **dict(zip(EXCHANGED, (privacy, stateless, smoothed), strict=True)),
-        **{name: TableEntry(text=text) for name, text in zip(LEARNED, texts, strict=True)},
+    texts = {
+        "Pseudo-labels": _yes(pseudo_labels),
+        "Consistency": _yes(pseudo_labels and "strong" in kinds),
+        "Augmentation": strongest + mixed,
+        "Training": " or ".join(sorted(training)),
+        "Normalisation": " or ".join(WORDS["norms"].get(norm, norm) for norm in sorted(norms)),
     }
+    return {name: TableEntry(text=text) for name, text in texts.items()}
+
+
+def _names_in(exchanges: Iterable[Mapping[str, Any]], way: str, *holders: str) -> set[str]:
+    """Return the names of the values that these participants received, sent, kept or viewed in any of the runs."""
+    names = set[str]()
+    for exchange in exchanges:
+        for holder in holders:
+            names.update(exchange["holders"].get(holder, {}).get(way, ()))
+    return names
 
 
 def _yes(value: bool) -> str:

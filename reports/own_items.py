@@ -31,7 +31,8 @@ def with_own(
     results: Path, known: Sequence[ItemWithRecords], read: Callable[..., Records], troubles: list[str]
 ) -> list[ItemWithRecords]:
     """Return the known items, the custom tables with runs in this results folder, and an item of other runs."""
-    have, every = {(item.name, item.profile) for item, _ in known}, [*known]
+    have = {(item.name, item.profile) for item, _ in known}
+    every = [*known]
     for item in own_items(results, troubles):
         planned = plan([item], results, read=read)
         if contain_runs(planned.records) and (item.name, item.profile) not in have:

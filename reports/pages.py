@@ -71,7 +71,8 @@ def items_table(shown: Sequence[ItemResults]) -> Table:
     """Return a row for each table or figure with its progress. Caveats about its runs are on the page of the item."""
     rows = []
     for reported in shown:
-        seen, item = progress(reported), reported.item
+        item = reported.item
+        seen = progress(reported)
         broken = (count(seen["diverged"], "run") + " diverged",) if seen["diverged"] else ()
         entries = (
             TableEntry(text=item.name, detail=(item.title,), href=reported.page),
@@ -97,7 +98,7 @@ def _verdicts_entry(reported: ItemResults, verdicts: Counter[str]) -> TableEntry
 
 def claims_values(every: Sequence[ItemResults]) -> dict[str, Any]:
     """Return the values of the page of all claims."""
-    return {"state": state_text(every), "boards": boards(every)}
+    return {"state": state_text(every), "sentence_tables": sentence_tables(every)}
 
 
 def tables_values(every: Sequence[ItemResults]) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def tables_values(every: Sequence[ItemResults]) -> dict[str, Any]:
     return {"cards": cards, "items": items_table(every)}
 
 
-def boards(every: Sequence[ItemResults], paper: str = "", *, brief: bool = False) -> list[tuple[str, Table]]:
+def sentence_tables(every: Sequence[ItemResults], paper: str = "", *, brief: bool = False) -> list[tuple[str, Table]]:
     """Return a table of the sentences of each kind. `brief`: without a line for each contrast."""
     rows = shown_kinds(every, paper)
     tables = []
@@ -164,7 +165,7 @@ def paper_values(name: str, mine: Sequence[ItemResults], every: Sequence[ItemRes
         "about": PAPERS.get(name),
         "headlines": own,
         "items": items_table(sorted(mine, key=lambda reported: not base_of(reported.item.name))),
-        "boards": boards(mine, name, brief=True),
+        "sentence_tables": sentence_tables(mine, name, brief=True),
         "not_run": _not_run(name, mine),
     }
 
@@ -255,7 +256,8 @@ def _bundle_rows(bundle: Bundle, again: Sequence[str]) -> Iterator[tuple[Any, ..
         values = [value for value in selected if value is not None]
         seen = summary(values) if values else None
         interval = ", ".join(shown(ACCURACY, edge) for edge in seen.interval) if seen and seen.interval else ""
-        experiment, data_notes = runs[0].experiment, dict.fromkeys(run.data_note for run in runs if run.data_note)
+        experiment = runs[0].experiment
+        data_notes = dict.fromkeys(run.data_note for run in runs if run.data_note)
         trained_again, not_again = bundle.split_seeds(key, again)
         yield (
             TableEntry(text=label, below=(f"cell {key}", *remarks(runs, str(experiment.get("profile"))))),

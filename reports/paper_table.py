@@ -91,7 +91,8 @@ def item_tables(reported: ItemResults, widest: int = WIDEST, metrics: Sequence[s
 
     `metrics`: all by default.
     """
-    item, metrics = reported.item, metrics or metrics_of(reported.item)
+    item = reported.item
+    metrics = metrics or metrics_of(item)
     data = [*published_rows(item), *item_rows(reported)]
     table = functools.partial(_table, reported, notes=notes_of(reported), data=data)
     rungs = [cell for cell in item.cells if cell.role == "ladder"]
@@ -113,7 +114,8 @@ def _listed(entries: Sequence[ItemEntry]) -> Grid:
 
 def _table(reported: ItemResults, layout: Grid, metrics: Sequence[str], title: str = "", **more: Any) -> Table:
     """Build a block of columns for each metric, and the columns that need no run. `more`: notes and data."""
-    item, listed = reported.item, layout.columns.get("", {})
+    item = reported.item
+    listed = layout.columns.get("", {})
     results = [reported.of(metric)[cell.label] for metric in metrics for cell in _cells(layout)]
     every_n = common_counts(results)
     columns = _measured(reported, layout, metrics, every_n) | _computed(layout)
@@ -256,7 +258,8 @@ def ours_entry(
     result = reported.of(metric).get(label)
     if result is None:
         return TableEntry()
-    seen, href = result.summary, cell_address(result)
+    seen = result.summary
+    href = cell_address(result)
     done = sum(run.status == "done" for run in result.runs)
     if metric.startswith("rounds_to/") and result.n < done:
         never = result.cell.experiment.federation.rounds + 1

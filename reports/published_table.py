@@ -4,7 +4,7 @@ It needs no run. Its numbers never appear in a table of the suite's own runs, be
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmark.papers.item import Item, ItemEntry, Printed, Publication
@@ -21,7 +21,7 @@ class PublishedNumber:
 
     entry: ItemEntry
     metric: str
-    number: Printed
+    published: Printed
     row: str
     section: str  # rows of one section are adjacent
     column: Column
@@ -46,21 +46,21 @@ def published_table(item: Item) -> Table | None:
     numbers = _placed(publication) if publication else []
     if publication is None or not numbers:
         return None
-    places = {(one.section, one.row, one.column) for one in numbers}
+    places = {(number.section, number.row, number.column) for number in numbers}
     if len(places) < len(numbers):  # two numbers would share a place, so that each entry gets a row
-        numbers = [_listed(one) for one in numbers]
-    rows = dict.fromkeys((one.section, one.row) for one in numbers)
+        numbers = [_listed(number) for number in numbers]
+    rows = dict.fromkeys((number.section, number.row) for number in numbers)
     sections = list(dict.fromkeys(section for section, _ in rows))
     rows_in_order = sorted(rows, key=lambda row: sections.index(row[0]))
     columns = _columns_in_order(numbers)
-    by_place = {(one.section, one.row, one.column): one for one in numbers}
+    by_place = {(number.section, number.row, number.column): number for number in numbers}
     digits = _digits(numbers)
     made = []
     for section, name in rows_in_order:
         found = [by_place.get((section, name, column)) for column in columns]
-        entries = [TableEntry() if one is None else _entry(one, digits[one.metric]) for one in found]
-        number = sections.index(section) if 2 * len(sections) <= len(rows) else 0
-        made.append(Row(entries=(TableEntry(text=name), *entries), section=f"part-{number}"))
+        entries = [TableEntry() if number is None else _entry(number, digits[number.metric]) for number in found]
+        part = sections.index(section) if 2 * len(sections) <= len(rows) else 0
+        made.append(Row(entries=(TableEntry(text=name), *entries), section=f"part-{part}"))
     corner = ", ".join(publication.rows)
     return Table(
         name="published",
@@ -84,20 +84,21 @@ def unread_text(item: Item) -> str:
 def published_rows(item: Item) -> Iterator[dict[str, Any]]:
     """Yield one row of the CSV per published number, in the unit that the row names and with the paper's names."""
     publication = publication_of(item)
-    for one in _placed(publication) if publication else ():
-        scale = 0.01 if is_fraction(one.metric) else 1.0
-        spread = one.number.spread
+    for number in _placed(publication) if publication else ():
+        scale = 0.01 if is_fraction(number.metric) else 1.0
+        spread = number.published.spread
         yield {
-            **{"data": one.entry.printed_at.get("data"), **one.entry.setting},
-            "label": one.entry.label,
+            "data": number.entry.printed_at.get("data"),
+            **number.entry.setting,
+            "label": number.entry.label,
             "role": "as published",
-            METRIC: one.metric,
-            "unit": "fraction" if is_fraction(one.metric) else "as published",
-            "published": round(one.number.value * scale, 10),
+            METRIC: number.metric,
+            "unit": "fraction" if is_fraction(number.metric) else "as published",
+            "published": round(number.published.value * scale, 10),
             "published_spread": None if spread is None else round(spread * scale, 10),
-            "published_runs": one.number.runs,
+            "published_runs": number.published.runs,
             "status": "published",
-            "note": one.entry.note,
+            "note": number.entry.note,
         }
 
 
@@ -105,7 +106,7 @@ def _placed(publication: Publication) -> list[PublishedNumber]:
     """Find the row and the column of each number."""
     placed = []
     for entry in publication.entries:
-        for metric, number in entry.published.items():
+        for metric, published in entry.published.items():
             words = {"data": entry.printed_at.get("data", ""), **entry.setting, METRIC: axis_title(metric)}
             row = setting_text(words, publication.rows) or str(words["data"]) or entry.label
             first, *rest = publication.columns or (METRIC,)
@@ -113,22 +114,22 @@ def _placed(publication: Publication) -> list[PublishedNumber]:
             column = Column(name=setting_text(words, rest or [first]), group=group)
             section = setting_text(words, publication.rows[:1]) if publication.rows[1:] else ""
             placed.append(
-                PublishedNumber(entry=entry, metric=metric, number=number, row=row, section=section, column=column)
+                PublishedNumber(
+                    entry=entry, metric=metric, published=published, row=row, section=section, column=column
+                )
             )
     return placed
 
 
-def _listed(one: PublishedNumber) -> PublishedNumber:
+def _listed(number: PublishedNumber) -> PublishedNumber:
     """Place the number in a list with a row for each entry."""
-    column = Column(name=axis_title(one.metric))
-    return PublishedNumber(
-        entry=one.entry, metric=one.metric, number=one.number, row=one.entry.label, section="", column=column
-    )
+    column = Column(name=axis_title(number.metric))
+    return replace(number, row=number.entry.label, section="", column=column)
 
 
 def _columns_in_order(numbers: Iterable[PublishedNumber]) -> list[Column]:
     """Return the columns so that columns of one group are adjacent."""
-    columns = list(dict.fromkeys(one.column for one in numbers))
+    columns = list(dict.fromkeys(number.column for number in numbers))
     groups = list(dict.fromkeys(column.group for column in columns))
     return sorted(columns, key=lambda column: groups.index(column.group))
 
@@ -136,31 +137,32 @@ def _columns_in_order(numbers: Iterable[PublishedNumber]) -> list[Column]:
 def _digits(numbers: Iterable[PublishedNumber]) -> dict[str, int]:
     """Return the number of decimals of each metric, because a file of numbers does not keep the zero of 69.60."""
     digits: dict[str, int] = {}
-    for one in numbers:
-        for value in (one.number.value, one.number.spread or 0.0):
+    for number in numbers:
+        for value in (number.published.value, number.published.spread or 0.0):
             decimals = len(f"{value:.10g}".partition(".")[2])
-            digits[one.metric] = max(digits.get(one.metric, 0), decimals)
+            digits[number.metric] = max(digits.get(number.metric, 0), decimals)
     return digits
 
 
-def _entry(one: PublishedNumber, digits: int) -> TableEntry:
-    value, spread = one.number.value, one.number.spread
-    text = shown(one.metric, value) if one.metric.startswith("exchange/") else f"{value:.{digits}f}"
+def _entry(number: PublishedNumber, digits: int) -> TableEntry:
+    value, spread = number.published.value, number.published.spread
+    text = shown(number.metric, value) if number.metric.startswith("exchange/") else f"{value:.{digits}f}"
     return TableEntry(text=text, spread="" if spread is None else f"±{spread:.{digits}f}", sort=value)
 
 
 def _brief(publication: Publication, numbers: Iterable[PublishedNumber]) -> str:
     """Describe the numbers: their metric, their source, and the data set if no row or column names it."""
     numbers = list(numbers)
-    metrics = dict.fromkeys(metric_name(one.metric) for one in numbers)
-    in_percent = any(is_fraction(one.metric) for one in numbers)
+    metrics = dict.fromkeys(metric_name(number.metric) for number in numbers)
+    in_percent = any(is_fraction(number.metric) for number in numbers)
     where = f"{publication.source}: " if publication.source else ""
     what = f"{', '.join(metrics)}{' in percent' if in_percent else ''}"
-    runs = max(one.number.runs for one in numbers)
-    has_spread = any(one.number.spread is not None for one in numbers)
-    number = f" of {runs} runs" if runs > 1 else ""
-    of_runs = f", mean{number} ± standard deviation" if has_spread else ""
-    data = dict.fromkeys(str(one.entry.printed_at["data"]) for one in numbers if one.entry.printed_at.get("data"))
+    runs = max(number.published.runs for number in numbers)
+    has_spread = any(number.published.spread is not None for number in numbers)
+    how_many = f" of {runs} runs" if runs > 1 else ""
+    of_runs = f", mean{how_many} ± standard deviation" if has_spread else ""
+    names_of_data = [number.entry.printed_at.get("data") for number in numbers]
+    data = dict.fromkeys(str(name) for name in names_of_data if name)
     is_named = "data" in (*publication.rows, *publication.columns)
     on = f", on {', '.join(data)}" if data and not is_named else ""
     return f"{where}{what[:1].lower() if where else what[:1]}{what[1:]}{on}{of_runs}"
@@ -169,7 +171,7 @@ def _brief(publication: Publication, numbers: Iterable[PublishedNumber]) -> str:
 def _notes(numbers: Iterable[PublishedNumber]) -> Iterator[str]:
     """Yield each remark on published numbers once, with the methods or entries that it is about."""
     remarks: dict[str, dict[str, ItemEntry]] = {}
-    entries = {id(one.entry): one.entry for one in numbers}.values()
+    entries = {id(number.entry): number.entry for number in numbers}.values()
     for entry in entries:
         for remark in filter(None, entry.note.split("; ")):
             remarks.setdefault(remark, {})[entry.label] = entry

@@ -88,7 +88,8 @@ def write_release(
 
     owned = [(record, OURS, False) for record in records if record.status in FINISHED]
     for values in sent:
-        bundle, again = values["bundle"], set(values["noted"]["retrained"])
+        bundle = values["bundle"]
+        again = set(values["noted"]["retrained"])
         by = bundle.card["by"] or "not stated"
         owned += [(record, by, f"{record.path}" in again) for record in bundle.records]
     frames = {
@@ -96,12 +97,12 @@ def write_release(
         "rounds": _rounds_frame(owned),
         "tables": pd.DataFrame(list(_table_rows(every)), columns=[*TABLE_COLUMNS]),
     }
-    told = tomllib.loads((HERE / "release.toml").read_text())
+    texts = tomllib.loads((HERE / "release.toml").read_text())
     paths = []
     for name, frame in frames.items():
         paths.append(_write_parquet(frame, folder / f"{name}.parquet"))
-    card = card_text(told, frames)
-    metadata = croissant(told, frames, {path.stem: path for path in paths})
+    card = card_text(texts, frames)
+    metadata = croissant(texts, frames, {path.stem: path for path in paths})
     for file, text in (("README.md", card), ("croissant.json", json.dumps(metadata, indent=2) + "\n")):
         write_atomically(folder / file, text.encode())
         paths.append(folder / file)
@@ -199,10 +200,10 @@ def _table_rows(every: Iterable[ItemResults]) -> Iterator[tuple[Any, ...]]:
                     yield (*where, cell.cell_key, run.seed, OURS)
 
 
-def described(told: Mapping[str, Any], column: str) -> str:
+def described(texts: Mapping[str, Any], column: str) -> str:
     """Return the meaning of a column: from release.toml, or the name of a metric."""
-    if column in told["columns"]:
-        return str(told["columns"][column])
+    if column in texts["columns"]:
+        return str(texts["columns"][column])
     name, unit = metric_name(column), unit_of(column)
     if unit == "%":
         return f"{name}, a fraction"
@@ -221,17 +222,17 @@ def example_lines(tables: "pd.DataFrame") -> tuple[str, str]:
     return first, second
 
 
-def card_text(told: Mapping[str, Any], frames: Mapping[str, "pd.DataFrame"]) -> str:
+def card_text(texts: Mapping[str, Any], frames: Mapping[str, "pd.DataFrame"]) -> str:
     """Return the data card as Markdown."""
     from reports.rendering import render
 
     files = []
     for name, frame in frames.items():
-        columns = [(column, described(told, column)) for column in frame.columns]
-        files.append({"name": name, "about": told["files"][name], "rows": len(frame), "columns": columns})
+        columns = [(column, described(texts, column)) for column in frame.columns]
+        files.append({"name": name, "about": texts["files"][name], "rows": len(frame), "columns": columns})
     return render(
         "release.md",
-        told=told,
+        texts=texts,
         files=files,
         lines=example_lines(frames["tables"]),
         suite=yaml.safe_load(CITATION.read_text()) if CITATION.is_file() else {},
@@ -239,7 +240,7 @@ def card_text(told: Mapping[str, Any], frames: Mapping[str, "pd.DataFrame"]) -> 
 
 
 def croissant(
-    told: Mapping[str, Any], frames: Mapping[str, "pd.DataFrame"], paths: Mapping[str, Path]
+    texts: Mapping[str, Any], frames: Mapping[str, "pd.DataFrame"], paths: Mapping[str, Path]
 ) -> dict[str, Any]:
     """Return the Croissant metadata of the files: core fields, and the fields of its vocabulary for responsible AI."""
     suite = yaml.safe_load(CITATION.read_text()) if CITATION.is_file() else {}
@@ -251,25 +252,25 @@ def croissant(
                 "@type": "cr:FileObject",
                 "@id": f"{name}.parquet",
                 "name": f"{name}.parquet",
-                "description": told["files"][name],
+                "description": texts["files"][name],
                 "contentUrl": f"{name}.parquet",
                 "contentSize": f"{len(content)} B",
                 "encodingFormat": "application/x-parquet",
                 "sha256": hashlib.sha256(content).hexdigest(),
             }
         )
-        fields = [_field(told, name, column, frame[column].dtype.kind) for column in frame.columns]
+        fields = [_field(texts, name, column, frame[column].dtype.kind) for column in frame.columns]
         keys = [{"@id": f"{name}/{column}"} for column in KEYS[name]]
-        about = {"name": name, "description": told["files"][name], **({"key": keys} if keys else {})}
+        about = {"name": name, "description": texts["files"][name], **({"key": keys} if keys else {})}
         sets.append({"@type": "cr:RecordSet", "@id": name, **about, "field": fields})
     authors = [{"@type": "Organization", "name": author["name"]} for author in suite.get("authors", ())]
     return {
         "@context": CONTEXT,
         "@type": "sc:Dataset",
         "conformsTo": CONFORMS,
-        "name": told["name"],
-        "alternateName": told["title"],
-        "description": told["description"],
+        "name": texts["name"],
+        "alternateName": texts["title"],
+        "description": texts["description"],
         "license": "https://www.apache.org/licenses/LICENSE-2.0",
         "url": suite.get("repository-code", "https://pypi.org/project/fssl/"),
         "version": suite.get("version", "0.0.0"),
@@ -277,18 +278,18 @@ def croissant(
         "creator": authors,
         "keywords": suite.get("keywords", []),
         "citeAs": _bibtex(suite),
-        **{f"rai:{name}": text for name, text in told["rai"].items()},
+        **{f"rai:{name}": text for name, text in texts["rai"].items()},
         "distribution": files,
         "recordSet": sets,
     }
 
 
-def _field(told: Mapping[str, Any], name: str, column: str, kind: str) -> dict[str, Any]:
+def _field(texts: Mapping[str, Any], name: str, column: str, kind: str) -> dict[str, Any]:
     return {
         "@type": "cr:Field",
         "@id": f"{name}/{column}",
         "name": column,
-        "description": described(told, column),
+        "description": described(texts, column),
         "dataType": TYPES.get(kind, "sc:Text"),
         "source": {"fileObject": {"@id": f"{name}.parquet"}, "extract": {"column": column}},
     }

@@ -38,7 +38,9 @@ def parts() -> list[dict[str, Any]]:
 
 def released_table(every: Sequence[ItemResults]) -> Table:
     """Return one row per way of a part and profile with runs; a way without runs has the row "not run"."""
-    claims, rows, profiles = _claims(every), list[list[TableEntry]](), dict[str, dict[str, CellResult]]()
+    claims = _claims(every)
+    profiles: dict[str, dict[str, CellResult]] = {}
+    rows: list[list[TableEntry]] = []
     for reported in every:
         named = {f"{reported.item.name}: {label}": result for label, result in reported.results.items()}
         profiles.setdefault(reported.item.profile, {}).update(named)
@@ -69,7 +71,8 @@ def _claims(every: Iterable[ItemResults]) -> Claims:
     claims = {}
     for reported in every:
         for judged in reported.judged:
-            claim, contrasts = judged.claim, reported.item.contrasts_of(judged.claim)
+            claim = judged.claim
+            contrasts = reported.item.contrasts_of(claim)
             keys = {weight: key for key, weight in contrasts[0]}
             of_ends = claim.metric == ACCURACY and claim.endpoint in ("last", "end") and claim.form != "comparable"
             weights = sorted(weight for terms in contrasts for _, weight in terms)
@@ -85,7 +88,8 @@ def _row(
 
     It has the claim's estimate, or without a claim the mean difference over the common seeds.
     """
-    seen, seeds = paired(on.values, off.values), on.values.keys() & off.values.keys()
+    seen = paired(on.values, off.values)
+    seeds = on.values.keys() & off.values.keys()
     if seen is None:
         return []
     judged = claims.get((profile, on.cell.cell_key, off.cell.cell_key))

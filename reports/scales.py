@@ -20,7 +20,7 @@ from benchmark.verdicts.judge import DECIDED
 from benchmark.verdicts.others import numbers
 from benchmark.verdicts.signed_ranks import Interval
 from reports.claims import ClaimRow, data_of, rows_of, scope_text
-from reports.formatting import NONE, amount, count, difference_interval, is_fraction
+from reports.formatting import NONE, amount, count, difference_interval, has, is_fraction
 from reports.item_results import ItemResults
 from reports.tables import Row, Table, TableEntry, row_of, table_of
 
@@ -55,7 +55,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement:
+class ScaleAgreement:
     """How well the estimates of one setting predict the estimates of a larger one."""
 
     smaller: str
@@ -94,8 +94,8 @@ class Agreement:
     @property
     def text(self) -> str:
         """Say in a sentence or two how far the smaller setting predicts the larger one."""
-        has = "has" if len(self.pairs) == 1 else "have"
-        said = f"{self.same_sign} of {count(len(self.pairs), 'estimate')} {has} the same sign"
+        n = len(self.pairs)
+        said = f"{self.same_sign} of {count(n, 'estimate')} {has(n)} the same sign"
         correlation = self.rank_correlation
         if correlation is None:
             said += f"; fewer than {FEWEST} different ones are in points, too few for a rank correlation"
@@ -103,8 +103,9 @@ class Agreement:
             said += f"; Spearman's rank correlation of the {len(self.in_points)} in points is {correlation:.2f}"
         if not self.decided:
             return f"{said}. No claim has a verdict at both."
-        both, have = count(len(self.decided), "claim"), "has" if self.same_verdict == 1 else "have"
-        return f"{said}. Of {both} with a verdict at both, {self.same_verdict} {have} the same one twice."
+        both = count(len(self.decided), "claim")
+        same = self.same_verdict
+        return f"{said}. Of {both} with a verdict at both, {same} {has(same)} the same one twice."
 
 
 def scales_values(every: Sequence[ItemResults]) -> dict[str, Any]:
@@ -114,7 +115,7 @@ def scales_values(every: Sequence[ItemResults]) -> dict[str, Any]:
     return {
         "agreements": agreements(by_claim),
         "profiles": profiles_table(by_claim) if by_claim else None,
-        "other": Agreement(smaller="", larger="", pairs=elsewhere) if elsewhere else None,
+        "other": ScaleAgreement(smaller="", larger="", pairs=elsewhere) if elsewhere else None,
         "settings": settings_table(elsewhere) if elsewhere else None,
     }
 
@@ -156,14 +157,14 @@ def _measured(row: ClaimRow) -> Measured:
     )
 
 
-def agreements(by_claim: Sequence[dict[str, Measured]]) -> list[Agreement]:
+def agreements(by_claim: Sequence[dict[str, Measured]]) -> list[ScaleAgreement]:
     """Return how well each setting predicts each larger one, for the pairs that have a claim in common."""
     found = []
     for smaller, larger in combinations(SETTINGS, 2):
         both = [measured for measured in by_claim if smaller in measured and larger in measured]
         pairs = [(measured[smaller], measured[larger]) for measured in both]
         if pairs:
-            found.append(Agreement(smaller=smaller, larger=larger, pairs=pairs))
+            found.append(ScaleAgreement(smaller=smaller, larger=larger, pairs=pairs))
     return found
 
 

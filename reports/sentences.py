@@ -79,7 +79,8 @@ def sentences_of(rows: Iterable[ClaimRow]) -> list[Sentence]:
 
 def sentence_values(sentence: Sentence) -> dict[str, Any]:
     """Return a sentence as plain JSON values: its text, source and status, and the names of its claims."""
-    first, claims = sentence.rows[0].claim, [row.claim.name for row in sentence.rows]
+    claims = [row.claim.name for row in sentence.rows]
+    first = sentence.rows[0].claim
     text = first.quote or first.name
     return {"text": text, "source": sentence.source, "status": sentence.status, "claims": claims}
 

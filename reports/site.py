@@ -6,32 +6,20 @@ security policy forbids all other files.
 """
 
 import contextlib
-import ctypes
-import gc
 import json
-import os
 import posixpath
 import re
-import signal
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import torch
-
-from benchmark.errors import FsslError
-from benchmark.federated.processes import usable_cores
 from benchmark.files import write_atomically
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.own import OWN
 from benchmark.sharing.bundle import SUBMITTED
 from benchmark.verdicts.cell_results import Records
-from reports.arena import arena_rows, compared_table
+from reports.arena_tables import arena_rows, compared_table
 from reports.board import board_values
 from reports.cells import cell_values, config_json, places_of, rounds_csv, runs_of
 from reports.claims import rows_of
@@ -42,6 +30,7 @@ from reports.figures import DARK, PALETTE
 from reports.findings import findings_values, in_full_values
 from reports.formatting import cell_page, slug
 from reports.front import front_values
+from reports.in_processes import run_all
 from reports.item_results import PAPERS, ItemResults, Places, connect
 from reports.methods import by_kind, method_page, method_values, methods_table
 from reports.pages import bundles, claims_values, item_values, paper_values, tables_values
@@ -61,11 +50,6 @@ BOARD = "board.html"
 ARENA = "arena"  # the method comparison has a page like a paper
 LINK = re.compile(r'(<a\b[^>]*?) href="([^":?#]+)[^"]*"')  # to a page of the site
 Files: TypeAlias = dict[str, bytes]  # by their paths from the site's root
-FEWEST = 40  # tasks: with fewer, starting further processes costs more time than it saves
-PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
-MOST = 8  # processes, because each needs memory for the records that it changes
-
-_tasks: Sequence[Callable[[], object]] = ()  # the tasks that forked processes share
 
 
 def build(
@@ -87,67 +71,114 @@ def build(
     """
     every = _distinct(shown)
     mine = [reported for reported in every if only is None or (reported.item.name, reported.item.profile) in only]
-    site = {
-        "site.css": render("site.css", light=PALETTE, dark=DARK).encode(),
-        "site.js": (TEMPLATES / "site.js").read_bytes(),
-        ".nojekyll": b"",  # GitHub Pages serves the folder as it is
-    }
-    tuned, unread = studies_in(results / "studies") if results else ({}, [])
-    site |= {f"tune/{slug(name)}.json": content for name, (_, content) in tuned.items()}
-    sent, refused = bundles(results / SUBMITTED) if results else ([], [])
-    if sent:
-        site |= page_file("submitted/index.html", "submitted.html", bundles=sent)
-        site |= {f"submitted/{values['name']}": values["bundle"].content for values in sent}
-    site |= page_file(BOARD, "board.html", **board_values(every, sent))
+    studies, unread = studies_in(results / "studies") if results else ({}, [])
+    submissions, refused = bundles(results / SUBMITTED) if results else ([], [])
     places = places_of(every)
-    site |= _methods(every, places)
-    site |= page_file("findings.html", "findings.html", **findings_values(every))
-    site |= page_file("findings_in_full.html", "findings_in_full.html", **in_full_values(every))
-    site |= page_file("released.html", "released.html", parts=released_table(every))
-    site |= page_file("scales.html", "scales.html", **scales_values(every))
-    site |= page_file("glossary.html", "glossary.html")
-    beside = records_values(results)
-    site |= page_file("records.html", "records.html", **beside)
-    speed = HERE / "performance.md"
-    written = article(with_cards(with_memory_order(speed.read_text()), results)) if speed.is_file() else ""
-    site |= page_file("performance.html", "performance.html", written=written)
-    made = made_from(run for reported in every for run in reported.runs)
-    left_out = [*troubles, *unread, *refused]
-    site |= page_file("index.html", "index.html", **front_values(every), troubles=left_out, sent=len(sent))
-    site |= page_file("claims.html", "claims.html", **claims_values(every))
-    site |= page_file("tables.html", "tables.html", **tables_values(every), made=made)
-    studied = {f"tune/{slug(name)}.json": text for name, (text, _) in tuned.items()}
-    site |= page_file("tuning.html", "tuning.html", studied=studied)
-    site["claims.csv"] = claims_csv([row for reported in every for row in rows_of(reported)])
-    site["methods.csv"] = csv_of([row for reported in every if is_arena(reported.item) for row in arena_rows(reported)])
-    papers = dict.fromkeys((*PAPERS, ARENA, *(reported.paper for reported in every)))
-    cells = {cell.cell_key: cell for reported in mine for cell in reported.item.cells}
-    tasks: list[Callable[[], Files]] = [partial(_paper, name, every) for name in papers]
-    tasks += [partial(_item, reported) for reported in mine]
-    tasks += [partial(_cell, cell, places[key]) for key, cell in cells.items()]
-    for files in run_all(tasks):
+    site = _assets() | _tuning_files(studies) | _submission_files(submissions) | _methods(every, places)
+    site[".nojekyll"] = b""  # GitHub Pages serves the folder as it is
+    site |= _overview_pages(every, submissions, results, left_out=[*troubles, *unread, *refused])
+    for files in run_all(_tasks(every, mine, places)):
         site |= files
     if only is None:
         _remove_what_is_gone(out, site)
         site[WRITTEN] = json.dumps(sorted(site)).encode()
-    pages = {path: _without_dead_links(path, content, site, out) for path, content in site.items() if only is not None}
-    for path, content in (site | pages).items():
-        write_atomically(out / path, content, flushed=False)
+    _write(site, out, is_complete=only is None)
     return out / "index.html"
 
 
 def build_board(shown: Sequence[tuple[Item, Records]], out: Path, results: Path) -> Path:
     """Write only the board's page under `out`, with links to pages that are there. Raise CannotWrite."""
-    sent, _ = bundles(results / SUBMITTED)
+    submissions, _ = bundles(results / SUBMITTED)
     every = [ItemResults(item, records) for item, records in shown]
-    site = {
+    site = _assets() | page_file(BOARD, BOARD, **board_values(every, submissions))
+    _write(site, out, is_complete=False)
+    return out / BOARD
+
+
+def _assets() -> Files:
+    """Return the two files that every page loads."""
+    return {
         "site.css": render("site.css", light=PALETTE, dark=DARK).encode(),
         "site.js": (TEMPLATES / "site.js").read_bytes(),
-        **page_file(BOARD, "board.html", **board_values(every, sent)),
     }
+
+
+def _tuning_files(studies: Mapping[str, tuple[str, bytes]]) -> Files:
+    """Return the page of all tuning studies and the file of each, from a sentence and a file by the study's name."""
+    files = Files()
+    sentences = {}
+    for name, (text, content) in studies.items():
+        path = f"tune/{slug(name)}.json"
+        files[path] = content
+        sentences[path] = text
+    return files | page_file("tuning.html", "tuning.html", studied=sentences)
+
+
+def _submission_files(submissions: Sequence[Mapping[str, Any]]) -> Files:
+    """Return the page of all accepted submissions and the file of each; nothing without a submission."""
+    if not submissions:
+        return {}
+    files = page_file("submitted/index.html", "submitted.html", bundles=submissions)
+    return files | {f"submitted/{values['name']}": values["bundle"].content for values in submissions}
+
+
+def _overview_pages(
+    every: Sequence[ItemResults],
+    submissions: Sequence[Mapping[str, Any]],
+    results: Path | None,
+    *,
+    left_out: Sequence[str],
+) -> Files:
+    """Return the pages on all items, each with the name of its template, and the files of all claims and methods.
+
+    `left_out`: a line for each file that could not be read.
+    """
+    made = made_from(run for reported in every for run in reported.runs)
+    values: dict[str, dict[str, Any]] = {
+        BOARD: board_values(every, submissions),
+        "findings.html": findings_values(every),
+        "findings_in_full.html": in_full_values(every),
+        "released.html": {"parts": released_table(every)},
+        "scales.html": scales_values(every),
+        "glossary.html": {},
+        "records.html": records_values(results),
+        "performance.html": {"written": _performance(results)},
+        "index.html": {**front_values(every), "troubles": left_out, "sent": len(submissions)},
+        "claims.html": claims_values(every),
+        "tables.html": {**tables_values(every), "made": made},
+    }
+    files = Files()
+    for name, of_page in values.items():
+        files |= page_file(name, name, **of_page)
+    files["claims.csv"] = claims_csv([row for reported in every for row in rows_of(reported)])
+    arenas = [reported for reported in every if is_arena(reported.item)]
+    files["methods.csv"] = csv_of([row for reported in arenas for row in arena_rows(reported)])
+    return files
+
+
+def _performance(results: Path | None) -> str:
+    """Return the text of the page on speed, which is empty without the handwritten page."""
+    source = HERE / "performance.md"
+    return article(with_cards(with_memory_order(source.read_text()), results)) if source.is_file() else ""
+
+
+def _tasks(
+    every: Sequence[ItemResults], mine: Sequence[ItemResults], places: Mapping[str, Places]
+) -> list[Callable[[], Files]]:
+    """Return the tasks that each make the files of one paper, or of one item or cell among `mine`."""
+    papers = dict.fromkeys((*PAPERS, ARENA, *(reported.paper for reported in every)))
+    cells = {cell.cell_key: cell for reported in mine for cell in reported.item.cells}
+    tasks: list[Callable[[], Files]] = [partial(_paper, name, every) for name in papers]
+    tasks += [partial(_item, reported) for reported in mine]
+    tasks += [partial(_cell, cell, places[key]) for key, cell in cells.items()]
+    return tasks
+
+
+def _write(site: Files, out: Path, *, is_complete: bool) -> None:
+    """Write all files under `out`. If the site is not complete, links lead only to pages that are there."""
     for path, content in site.items():
-        write_atomically(out / path, _without_dead_links(path, content, site, out), flushed=False)
-    return out / BOARD
+        written = content if is_complete else _without_dead_links(path, content, site, out)
+        write_atomically(out / path, written, flushed=False)
 
 
 def _without_dead_links(path: str, content: bytes, site: Collection[str], out: Path) -> bytes:
@@ -188,9 +219,11 @@ def _cell(cell: Cell, places: Places) -> Files:
 
 def _paper(name: str, every: Sequence[ItemResults]) -> Files:
     """Return the page of a paper, its deviations, and its analysis."""
-    folder, files = slug(name), Files()
+    folder = slug(name)
+    files = Files()
     mine = [reported for reported in every if reported.paper == name]
-    if analysis := ssfl_analysis(mine) if name == "ssfl" else None:
+    analysis = ssfl_analysis(mine) if name == "ssfl" else None
+    if analysis:
         files |= page_file(f"{folder}/explained/index.html", "analysis.html", paper=name, **analysis)
         for section in analysis["sections"]:
             for table in section["tables"]:
@@ -226,49 +259,3 @@ def _remove_what_is_gone(out: Path, site: Collection[str]) -> None:
         gone = (out / name).resolve()
         if gone.is_relative_to(out.resolve()) and gone.is_file():
             gone.unlink(missing_ok=True)
-
-
-def run_all(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Run the tasks in several processes and return their results in order. Raise the error of a task that fails.
-
-    Most of the time of a site is spent on drawing. Processes are forked, so that they share the records of this one.
-    If the system cannot fork safely, or if there are few tasks, all tasks run in this process.
-    """
-    processes = min(MOST, usable_cores()) if sys.platform == "linux" else 1
-    if processes == 1 or len(tasks) < FEWEST:
-        return [task() for task in tasks]
-    global _tasks
-    _tasks = tasks
-    gc.freeze()  # saves a sixth of the time, because existing objects are not searched for garbage again
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # OpenMP's threads do not exist after a fork, and waiting for them would never end
-    others = set(active_children())
-    try:
-        with ProcessPoolExecutor(processes, get_context("fork"), _end_with_parent, (os.getpid(),)) as pool:
-            try:
-                return list(pool.map(_run, range(len(tasks)), chunksize=4))
-            except BrokenProcessPool:
-                raise FsslError(
-                    "a process that draws pages was killed, most likely for want of memory; "
-                    "free some memory and type the same again"
-                ) from None
-            except BaseException:
-                for process in set(active_children()) - others:
-                    process.kill()  # nothing is lost, because its pages are not written yet
-                raise
-    finally:
-        torch.set_num_threads(threads)
-        gc.unfreeze()
-
-
-def _end_with_parent(parent: int) -> None:
-    """Make this forked process end with its parent, which alone handles Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent ended before the request above took effect
-        os._exit(1)
-
-
-def _run(number: int) -> Any:
-    return _tasks[number]()

@@ -56,7 +56,8 @@ def runs_of(items: Iterable[ItemResults]) -> pd.DataFrame:
             weight = server_weight(experiment)
             if weight is None:
                 continue
-            averaging, method = experiment.method.averaging, replace(experiment.method, averaging=FedAvg())
+            averaging = experiment.method.averaging
+            method = replace(experiment.method, averaging=FedAvg())
             control = isinstance(averaging, FedAvg) and averaging.server_weight is not None
             cell = {
                 "cell_key": result.cell.cell_key,
@@ -194,7 +195,8 @@ def _section(profile: str, runs: pd.DataFrame) -> dict[str, Any]:
         below = (f"n={gain['n']}",)
         entries = [TableEntry(text=points(gain[name]), below=below, sort=gain[name]) for name in GAINS]
         gained.append((gain["cell"], *entries))
-    data, listed = cells_of(runs).drop(columns="labelled").to_dict("records"), []
+    data = cells_of(runs).drop(columns="labelled").to_dict("records")
+    listed = []
     for cell in data:
         diversity = NONE if math.isnan(cell[UPDATES]) else f"{cell[UPDATES]:.3f}"
         numbers = (f"{cell['server_weight']:.3f}", percent(cell["accuracy"]), diversity, cell["n"])
@@ -224,7 +226,16 @@ def _scatter(cells: pd.DataFrame, correlation: float, gains: pd.DataFrame) -> Pi
         both = cells[cells["cell"].isin(pair)]
         plot(ax, both[UPDATES], 100 * both["accuracy"], color=GRID, linewidth=1.0, zorder=1)
     for kind, name, x, y in cells[["averaging", "cell", UPDATES, "accuracy"]].itertuples(index=False):
-        look: Any = {"color": styles[kind].hex, "marker": styles[kind].points, "alpha": 0.8, "markeredgewidth": 0}
-        plot(ax, [x], [100 * y], name, **look, markersize=5.5)
+        plot(
+            ax,
+            [x],
+            [100 * y],
+            name,
+            color=styles[kind].hex,
+            marker=styles[kind].points,
+            alpha=0.8,
+            markeredgewidth=0,
+            markersize=5.5,
+        )
     titled(ax, MEASURES[UPDATES].capitalize(), "Accuracy, %", f"Rank correlation: {_signed(correlation)}")
     return Picture(figure=figure)

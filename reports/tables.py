@@ -226,7 +226,8 @@ def _latex_groups(table: Table) -> list[str]:
     """Write the line with the heads of groups and the rules below them; none without groups."""
     if not any(column.group for column in table.columns):
         return []
-    heads, rules, place = [], [], 1
+    heads, rules = [], []
+    place = 1
     for name, size in table.groups:
         heads.append(rf"\multicolumn{{{size}}}{{c}}{{{latex(name)}}}" if name else " & ".join([""] * size))
         if name:

@@ -4,7 +4,6 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -15,7 +14,7 @@ from rich.text import Text
 from benchmark.papers.item import Item
 from benchmark.verdicts.cell_results import Records
 from benchmark.verdicts.open_claims import looks_in_words, looks_of
-from reports.arena import arena_tables
+from reports.arena_tables import arena_tables
 from reports.claims import ClaimRow, rows_of
 from reports.entries import is_arena, mean_entry, metrics_of, notes_of
 from reports.findings import statuses_in_words
@@ -87,7 +86,8 @@ def _cells(reported: ItemResults, console: Console) -> RichTable:
     for head in ("Cell", "Test accuracy (%)", "Seeds", "Published"):
         table.add_column(head, justify="left" if head in ("Cell", "Published") else "right", no_wrap=True)
     for label, result in reported.results.items():
-        entry, published = mean_entry(result.summary), result.cell.printed()
+        entry = mean_entry(result.summary)
+        published = result.cell.printed()
         accuracy = f"{entry.text} {entry.spread}".strip()
         at = ", ".join(f"{key} = {value}" for key, value in result.cell.printed_at.items() if key in ("K", "C", "N_s"))
         data = result.cell.printed_at.get("data", "")
@@ -129,7 +129,8 @@ def print_published(item: Item, console: Console) -> None:
 
 def _parts(table: Table, console: Console) -> list[Table]:
     """Split the columns of a table into parts that fit, each with the names of the rows."""
-    parts, first = [], 1
+    parts = []
+    first = 1
     while first < len(table.columns):
         end = len(table.columns)
         while end > first + 1 and not _fits(_columns(table, first, end), console):
@@ -216,8 +217,9 @@ def _rich(table: Table, console: Console) -> RichTable:
         head = "\n".join(line for part in parts for line in textwrap.wrap(part, HEAD, break_long_words=False))
         words = place == 0 or column.left
         least = min(longest, ROW_NAME) if place == 0 else None
-        style: Any = {"justify": "left" if words else "right", "no_wrap": not words, "min_width": least}
-        shown.add_column(Text(plain(head, console)), **style)
+        shown.add_column(
+            Text(plain(head, console)), justify="left" if words else "right", no_wrap=not words, min_width=least
+        )
     section = table.rows[0].section if table.rows else ""
     for row in table.rows:
         if row.section != section:

@@ -21,7 +21,8 @@ def studies_in(folder: Path) -> tuple[dict[str, tuple[str, bytes]], list[str]]:
         try:
             content = path.read_bytes()
             study = json.loads(content)
-            name, data = f"{study['title']} ({study['study']}, profile {study['profile']})", study["data"]
+            name = f"{study['title']} ({study['study']}, profile {study['profile']})"
+            data = study["data"]
             trials = f"{counts_text(study)} trials on {data['N_validation']} labels of {data['name']}"
             studies[path.stem] = (f"{name}: {trials}. {best_text(study)}".rstrip(), content)
         except (OSError, ValueError, TypeError, KeyError, IndexError) as error:

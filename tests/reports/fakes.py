@@ -90,13 +90,21 @@ def begun_under(item: Item, records: Records, main: Sequence[str] = (), more: in
 
 def pair(**claim: Any) -> Item:
     """Make an item of two cells "a" and "b" and one claim on a - b with a margin of one point."""
-    filled = {"name": "a beats b", "quote": "a is better", "source": "section 1", "contrasts": ({"a": 1.0, "b": -1.0},)}
+    filled: dict[str, Any] = {
+        "name": "a beats b",
+        "quote": "a is better",
+        "source": "section 1",
+        "contrasts": ({"a": 1.0, "b": -1.0},),
+        "form": "improves",
+        "least": 0.01,
+        **claim,
+    }
     return Item(
         name="toy/tab1",
         title="Toy",
         profile="demo",
         cells=(make_cell("a", {"method": "A", "C": 2}, 11), make_cell("b", {"method": "B", "C": 2}, 12)),
-        claims=(Claim(**{"form": "improves", "least": 0.01, **filled, **claim}),),
+        claims=(Claim(**filled),),
         seeds=3,
     )
 
@@ -120,7 +128,8 @@ def table2(profile: str = "laptop") -> tuple[Item, Records]:
     """Make an item in the form of SSFL's Table 2 with made-up records: most cells with three seeds, one with two of
     three, one not run, one diverged run, a rung of a cumulative ablation, three claims.
     """
-    cells, records = list[Cell](), dict[str, dict[int, RunRecord]]()
+    cells: list[Cell] = []
+    records: dict[str, dict[int, RunRecord]] = {}
     for place, (size, (C, *numbers)) in enumerate(COHORTS.items()):
         for method, number in zip(ENDS, (*numbers, None), strict=True):
             setting: dict[str, Any] = {"method": method, "cohort": size, "C": C}

@@ -10,7 +10,8 @@ import pytest
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
-from reports.arena import NO_BETTER, Arena, arena_rows, arena_tables, arenas, order_text
+from reports.arena import NO_BETTER, Arena, arenas
+from reports.arena_tables import arena_rows, arena_tables, order_text
 from reports.exports import shown_of
 from reports.item_results import ItemResults
 from reports.tables import markdown_of

@@ -16,7 +16,7 @@ from benchmark.records.record import RunRecord
 from benchmark.sharing.bundle import Bundle
 from reports.board import (
     HEADS,
-    Environment,
+    BoardEnvironment,
     board_table,
     board_values,
     declared,
@@ -42,7 +42,7 @@ def item() -> Item:
 
 
 @pytest.fixture(scope="module")
-def environment() -> Environment:
+def environment() -> BoardEnvironment:
     (found,) = [environment for environment in declared()[0] if environment.name == "digits"]
     return found
 
@@ -79,7 +79,7 @@ def entries(table: Table, column: str) -> dict[str, TableEntry]:
     return {row.entries[0].text: row.entries[PLACES[column]] for row in table.rows}
 
 
-def test_rows_of_ours_and_of_others_are_compared_with_one_reference(item: Item, environment: Environment) -> None:
+def test_rows_of_ours_and_of_others_are_compared_with_one_reference(item: Item, environment: BoardEnvironment) -> None:
     """The expected difference and interval are scipy's."""
     better = [0.85, 0.88, 0.86, 0.87, 0.88]
     check = {"by": "Bob", "hardware": "a CPU, 2 cores", "code": "x", "runs": [f"records/{'ab' * 8}/seed=1.json.gz"]}
@@ -112,7 +112,7 @@ def test_rows_of_ours_and_of_others_are_compared_with_one_reference(item: Item, 
     ],
 )
 def test_the_best_is_bold_only_if_its_interval_says_so(
-    item: Item, environment: Environment, gains: Sequence[float], is_bold: bool
+    item: Item, environment: BoardEnvironment, gains: Sequence[float], is_bold: bool
 ) -> None:
     better = [value + gain for value, gain in zip(LOW, gains, strict=False)]
     reported = own(item, {REFERENCE: LOW, "SemiFL": [0.5] * 5, BASELINE: [0.99] * 5})
@@ -124,7 +124,7 @@ def test_the_best_is_bold_only_if_its_interval_says_so(
     assert bold == expected
 
 
-def test_a_submission_of_another_environment_is_no_row(item: Item, environment: Environment) -> None:
+def test_a_submission_of_another_environment_is_no_row(item: Item, environment: BoardEnvironment) -> None:
     reported = own(item, {REFERENCE: LOW})
     for changes in ({"T": 9}, {"K": 7}, {"rounds": 61}, {"K": "many"}):
         other = sent(strangers(item, LOW, **changes), {"ab" * 8: "Mine"})

@@ -1,4 +1,4 @@
-"""Findings, boards and claims on an item's page: they say what the verdicts say, and nothing where there is none."""
+"""Findings, lists of claims, and an item's claims: they say what the verdicts say, and nothing where there is none."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from benchmark.verdicts.rule import RULE_VERSION
 from reports.claim_figures import claims_pictures
 from reports.claims import ClaimRow, rows_of, scope_text
 from reports.claims_table import claim_values
-from reports.findings import board, declared_claims, furthest, kinds, state_text
+from reports.findings import claim_rows, declared_claims, furthest, kinds, state_text
 from reports.formatting import item_page
 from reports.item_results import ItemResults, connect
 from reports.pages import _card
@@ -88,31 +88,31 @@ def test_of_two_profiles_that_know_as_little_the_larger_is_shown() -> None:
         assert row.reported is laptop
 
 
-def test_boards_count_sentences_and_questions_apart_and_nothing_withdrawn() -> None:
+def test_lists_count_sentences_and_questions_apart_and_nothing_withdrawn() -> None:
     item, records = confirmed()
     claim = item.claims[0]
     ours = replace(claim, name="ours", quote="", contrasts=({"a": 2.0, "b": -2.0},))
     wrong = replace(claim, name="wrong", contrasts=({"a": 3.0, "b": -3.0},), withdrawn="not its sentence")
     item = replace(item, claims=(claim, ours, wrong))
     one = ItemResults(item, begun_under(item, records))
-    places = board([one], "toy")
+    places = claim_rows([one], "toy")
     sentences, questions = kinds(places).values()
     assert [place.claim.name for place in places] == ["a beats b", "ours", "wrong"]
     assert [place.claim.name for place in sentences] == ["a beats b"]
     assert [place.claim.name for place in questions] == ["ours"]
-    every = len(board([one]))
-    withdrawn = every - sum(map(len, kinds(board([one])).values()))
+    every = len(claim_rows([one]))
+    withdrawn = every - sum(map(len, kinds(claim_rows([one])).values()))
     assert f"{every - withdrawn} claims in all" in state_text([one])
     assert f"{withdrawn} more are withdrawn" in state_text([one])
     both = [
         ItemResults(replace(item, profile="laptop"), {}),
         one,
     ]  # each counts once, where most is known
-    assert [place.item.profile for place in board(both, "toy")] == [item.profile] * 3
+    assert [place.item.profile for place in claim_rows(both, "toy")] == [item.profile] * 3
 
 
 def test_a_contrast_is_declared_once_where_it_is_judged() -> None:
-    """SSFL's Table E.1 has a contrast that Table 1 judges, and figures others; with records the board is no longer."""
+    """SSFL's Table E.1 has a contrast that Table 1 judges, and figures others; with records the list is no longer."""
     every = [(item, claim) for item in items(ITEMS, "demo") for claim in item.claims]
     once = declared_claims()
     hashes = {hash_of(*one) for one in once}
@@ -120,12 +120,12 @@ def test_a_contrast_is_declared_once_where_it_is_judged() -> None:
     assert {hash_of(*one) for one in every} == hashes
     both = [ItemResults(item, {}) for item in items(["ssfl/tab1", "ssfl/tabe1"], "demo")]
     assert any("is judged in" in one.reason for reported in both for one in reported.judged)
-    assert len(board(both)) == len(board([])) == len(once)
+    assert len(claim_rows(both)) == len(claim_rows([])) == len(once)
 
 
 def test_what_is_computed_needs_no_run() -> None:
     """Sizes of the papers' networks are counted at profile paper, whatever has run."""
-    (counted,) = [row for row in kinds(board([]))["sentences of the papers"] if row.judged.is_decided]
+    (counted,) = [row for row in kinds(claim_rows([]))["sentences of the papers"] if row.judged.is_decided]
     assert counted.key == ("semifl/tab3", "The smallest network") and (counted.status, counted.page) == ("holds", "")
     assert counted.estimate == "+688,880"  # parameters of FedAvg's CNN, the next larger one, less those of WResNet28x2
 
@@ -202,7 +202,8 @@ def told(verdict: str, form: Any = "improves", **more: Any) -> ClaimRow:
 
 
 def test_a_verdict_names_clients_cohorts_and_data() -> None:
-    item, labels = pair(), ("a", "b")
+    item = pair()
+    labels = ("a", "b")
     assert scope_text(federated(item, [(10, 2), (10, 10)]), labels) == "at K = 10, C = 2 and 10 on 8x8 digits"
     assert scope_text(federated(item, [(30, 3), (10, 3)]), labels) == "at K = 10 and 30, C = 3 on 8x8 digits"
     a, b = federated(item, [(10, 2), (1, 1)]).cells

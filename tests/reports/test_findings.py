@@ -23,7 +23,8 @@ from tests.reports.fakes import accuracies, make_cell, pair, printed
 
 def test_the_committed_page_and_the_readme_are_what_the_committed_records_say(tmp_path):
     """`fssl report --readme` writes them from results/reference/. The short page has at most 900 words."""
-    readme, committed = tmp_path / "README.md", (ROOT / "README.md").read_text()
+    readme = tmp_path / "README.md"
+    committed = (ROOT / "README.md").read_text()
     (tmp_path / "reference").symlink_to(ROOT / "results" / "reference")
     readme.write_text(committed)
     read = read_once(partial(read_records, with_runs=False))

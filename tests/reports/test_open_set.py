@@ -9,7 +9,8 @@ from benchmark.methods.fedavg_fixmatch import FedAvgFixMatch
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
-from reports.arena import arena_rows, arena_tables, reference_arena
+from reports.arena import reference_arena
+from reports.arena_tables import arena_rows, arena_tables
 from reports.item_results import ItemResults
 from reports.tables import markdown_of
 from tests.methods.watch import tiny_with

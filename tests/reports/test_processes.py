@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmark.errors import CannotWrite, FsslError
-from reports.site import FEWEST, run_all
+from reports.in_processes import FEWEST, run_all
 from tests.conftest import ROOT, alive, wait_until
 
 
@@ -43,7 +43,7 @@ def test_tasks_that_compute_end_although_this_process_has_computed():
     """OpenMP's threads are not there after a fork, and a task that shares its work with them would wait for ever."""
     script = """
 import torch
-from reports.site import run_all
+from reports.in_processes import run_all
 
 def task():
     return float(torch.ones(4_000_000).add(1).sum())

@@ -121,11 +121,10 @@ def test_the_metadata_describe_every_column_of_every_file(release):
 
 
 def test_columns_and_seeds_are_described_by_what_they_are():
-    told = {"columns": {"seed": "the seed"}}
-    assert described(told, "seed") == "the seed" and "fraction" in described(told, "test/accuracy")
-    assert [seed_kind(seed) for seed in (0, 99, 100, 999, 1000)] == [
-        *("exploratory", "exploratory", "confirmatory", "confirmatory", "tuning")
-    ]
+    texts = {"columns": {"seed": "the seed"}}
+    assert described(texts, "seed") == "the seed" and "fraction" in described(texts, "test/accuracy")
+    kinds = {0: "exploratory", 99: "exploratory", 100: "confirmatory", 999: "confirmatory", 1000: "tuning"}
+    assert {seed: seed_kind(seed) for seed in kinds} == kinds
 
 
 def test_the_command_writes_the_release(tmp_path, monkeypatch, capsys):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reports.item_results import ItemResults, connect
-from reports.scales import Agreement, Measured, at_profiles, in_other_settings, scales_values
+from reports.scales import Measured, ScaleAgreement, at_profiles, in_other_settings, scales_values
 from reports.site import build
 from tests.reports.fakes import gained, make_cell, pair
 from tests.reports.test_sentences import at_two_sizes
@@ -25,15 +25,15 @@ def test_a_rank_correlation_is_one_less_six_squared_rank_differences() -> None:
         pairs = [(measured(rank / 100), measured(10.0 * other)) for rank, other in enumerate(order, 1)]
         squares = sum((rank - other) ** 2 for rank, other in enumerate(order, 1))
         expected = 1 - 6 * squares / (5 * 24)
-        assert Agreement(smaller="demo", larger="laptop", pairs=pairs).rank_correlation == pytest.approx(expected)
+        assert ScaleAgreement(smaller="demo", larger="laptop", pairs=pairs).rank_correlation == pytest.approx(expected)
 
 
 def test_estimates_in_other_units_are_counted_but_not_ranked() -> None:
     pairs = [(measured(0.01 * n), measured(0.02 * n)) for n in (1, 2, 3, 4)]
     pairs += [(measured(3.0, metric="gradient_diversity/all"), measured(-3.0, metric="gradient_diversity/all"))]
-    agreement = Agreement(smaller="demo", larger="laptop", pairs=pairs)
+    agreement = ScaleAgreement(smaller="demo", larger="laptop", pairs=pairs)
     assert agreement.rank_correlation is None and agreement.same_sign == 4
-    more = Agreement(smaller="demo", larger="laptop", pairs=[*pairs, (measured(0.05), measured(0.001))])
+    more = ScaleAgreement(smaller="demo", larger="laptop", pairs=[*pairs, (measured(0.05), measured(0.001))])
     assert more.rank_correlation == pytest.approx(0.0)  # ranks 1 2 3 4 5 against 2 3 4 5 1
 
 
@@ -43,7 +43,7 @@ def test_verdicts_agree_only_if_both_are_decided_and_alike() -> None:
         (measured(0.1, "holds"), measured(-0.2, "contradicted")),
         (measured(0.1, "holds"), measured(0.2)),
     ]
-    agreement = Agreement(smaller="demo", larger="laptop", pairs=pairs)
+    agreement = ScaleAgreement(smaller="demo", larger="laptop", pairs=pairs)
     assert (len(agreement.decided), agreement.same_verdict, agreement.same_sign) == (2, 1, 2)
 
 
