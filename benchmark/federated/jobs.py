@@ -61,7 +61,7 @@ class Begun:
     quality: PseudoLabelQuality | None = None
     batches: JobBatches | None = None
     iterator: BatchIterator | None = None
-    trained: Trained | None = None  # not where it skips the round
+    trained: Trained | None = None  # None if the client skips the round
     outcome: Outcome | None = None
     error: Exception | None = None
 
@@ -81,7 +81,7 @@ class JobRunner:
 
     With `fast` on a CPU, the local step differs from the plain one only in the last bits of its numbers. The
     optimizer's step is one kernel, float32 matrix products use oneDNN, and images below tau are not passed through the
-    network if that changes nothing (`loss_of_kept`).
+    network if that changes nothing (`loss_on_confident`).
     """
 
     leaves_out: ClassVar[bool] = True  # whether a fast runner leaves out images below tau
@@ -253,7 +253,7 @@ class JobRunner:
         if local is None:
             return Outcome(key=job.key, sends={}), []
         given = self._given(job, local, round_number)
-        if not local.trainable:  # the job only reads, or this client sits out
+        if not local.trainable:  # the job only reads, or this client skips the round
             sends = finished(job.update, local)
             return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics()), []
         return self._trained_from(job, local, given, round_number)

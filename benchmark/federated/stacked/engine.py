@@ -85,7 +85,7 @@ class StackedEngine:
 
 
 def waves(jobs: Sequence[Job]) -> list[list[int]]:
-    """Divide the jobs, in order, so that no two jobs of a wave have the same state key.
+    """Divide the jobs, in order, so that no two jobs of a wave use the same client state.
 
     Jobs without client state are all in the first wave.
     """
