@@ -302,9 +302,9 @@ class JobRunner:
         if kind in self._modules and not self._is_own(job):
             self._modules[kind].reuse(job, local, rate_at)
         else:
-            network, sgd, precision = self._network(job.network), experiment.optimizer, experiment.precision
+            network, settings = self._network(job.network), experiment.optimizer
             self._modules[kind] = module_class(job)(
-                job, local, network, sgd, rate_at, precision=precision, fused=self._fast
+                job, local, network, settings, rate_at, precision=experiment.precision, fused=self._fast
             )
         seed_job(self._modules[kind], experiment.seed, round_number, job, purpose)
         return self._modules[kind], batches
