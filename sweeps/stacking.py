@@ -46,7 +46,7 @@ class Examiner(GroupRunner):
                 kinds[kind_of(begun, self._environment.experiment.optimizer)].append(begun)
         for kind, members in kinds.items():
             self._examined(kind, members)
-            self.reasons[kind.name] = self.seen.reasons.get(kind.name, "")
+            self.reasons[kind.name] = self.counts.reasons.get(kind.name, "")
         outcomes = {}
         for index, job in job_of.items():
             outcomes[index] = outcome = self.run(job, number, copied(kept.get(keeper_of(job))))

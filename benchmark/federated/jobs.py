@@ -49,7 +49,7 @@ def keeper_of(job: Job) -> str:
 
 
 @dataclass(kw_only=True, eq=False)
-class Begun:
+class StartedJob:
     """A job of a window that has been started, with its progress or the error that ended it."""
 
     job: Job  # with its received values on the runner's device
@@ -124,7 +124,7 @@ class JobRunner:
         `run` raises, when the job's outcome is due.
         """
         waiting = deque(jobs)
-        left_over: Begun | None = None
+        left_over: StartedJob | None = None
         while waiting or left_over is not None:
             window, left_over = self._window(waiting, left_over, round_number, kept)
             self._train_all(window)
@@ -139,8 +139,8 @@ class JobRunner:
                 yield begun.outcome
 
     def _window(
-        self, waiting: deque[Job], first: Begun | None, round_number: int, kept: Mapping[str, Tree]
-    ) -> tuple[list[Begun], Begun | None]:
+        self, waiting: deque[Job], first: StartedJob | None, round_number: int, kept: Mapping[str, Tree]
+    ) -> tuple[list[StartedJob], StartedJob | None]:
         """Start jobs of `waiting` after `first` while they fit. The last started job may not fit."""
         window = [] if first is None else [first]
         while waiting and not (window and window[-1].error):
@@ -152,9 +152,9 @@ class JobRunner:
             window.append(begun)
         return window, None
 
-    def _begin_in_window(self, job: Job, round_number: int, private: Tree | None) -> Begun:
+    def _begin_in_window(self, job: Job, round_number: int, private: Tree | None) -> StartedJob:
         """Start a job and return it. An error is stored in the returned object."""
-        begun = Begun(job=job, round=round_number, given=job.receives, received=marks_of(job.receives), states=())
+        begun = StartedJob(job=job, round=round_number, given=job.receives, received=marks_of(job.receives), states=())
 
         def start() -> None:
             begun.job, local = self._started(job, round_number, private, "train")
@@ -172,7 +172,7 @@ class JobRunner:
         self._attempt(begun, start, seeded=False)
         return begun
 
-    def _attempt(self, begun: Begun, work: Callable[[], None], *, seeded: bool = True) -> None:
+    def _attempt(self, begun: StartedJob, work: Callable[[], None], *, seeded: bool = True) -> None:
         """Run a part of the job's work with the global generators as the previous part left them. Store its error."""
         if begun.error is not None:
             return
@@ -185,12 +185,12 @@ class JobRunner:
             begun.error = error
         begun.states = global_states()
 
-    def _train_all(self, window: list[Begun]) -> None:
+    def _train_all(self, window: list[StartedJob]) -> None:
         """Train the jobs up to the first that fails, because the round ends there."""
         to_train = [begun for begun in window if begun.iterator is not None]
         fit_together = sum(begun.nbytes for begun in to_train) <= MOST_BYTES
 
-        def batches_of(begun: Begun) -> Iterator[LocalBatch]:
+        def batches_of(begun: StartedJob) -> Iterator[LocalBatch]:
             assert begun.iterator is not None
             if fit_together:
                 make_together([other.iterator for other in to_train if other.iterator is not None])
@@ -203,13 +203,13 @@ class JobRunner:
             if begun.error is not None:
                 del window[index + 1 :]
 
-    def _train_in_window(self, begun: Begun, steps: Iterator[LocalBatch]) -> None:
+    def _train_in_window(self, begun: StartedJob, steps: Iterator[LocalBatch]) -> None:
         assert begun.local is not None and begun.quality is not None
         module, _ = self._training(begun.job, begun.local, begun.round, "train", begun.batches)
         module.pseudo = begun.quality
         begun.trained = trained_of(module, train(module, steps))
 
-    def _finish_all(self, window: list[Begun]) -> None:
+    def _finish_all(self, window: list[StartedJob]) -> None:
         """Read the values that the jobs report, and compute the outcome of each job."""
         trained = [(begun, begun.trained) for begun in window if begun.trained is not None and begun.error is None]
         unread = {id(begun): of_job.tensors() for begun, of_job in trained}
@@ -218,12 +218,12 @@ class JobRunner:
             read = [next(numbers) for _ in unread.get(id(begun), [])]
             self._attempt(begun, partial(self._finish_in_window, begun, read))
 
-    def _finish_in_window(self, begun: Begun, read: Sequence[Tensor]) -> None:
+    def _finish_in_window(self, begun: StartedJob, read: Sequence[Tensor]) -> None:
         if begun.trained is not None:
             begun.outcome = self._moved(outcome_from(begun.job, begun.trained, read))
         refuse_change(begun.job.update, "local work", "what it received", begun.received, begun.given)
 
-    def _check_all(self, window: list[Begun]) -> None:
+    def _check_all(self, window: list[StartedJob]) -> None:
         """Check whether all outcomes of the jobs are finite; store an error if not."""
         unread: list[list[Tensor]] = []
         for begun in window:

@@ -46,7 +46,7 @@ def play_round(method: Any, state: fl.State, world: fl.World) -> fl.Round:
     Raise ConfigError if the method returned other values, used a reserved name, or changed a client state in place.
     """
     wanted = "a State and the numbers to record, such as `state, {}`"
-    function, clients = f"round {world.round}", Watched(state.clients)
+    function, clients = f"round {world.round}", ReadStates(state.clients)
     result = method.round(replace(state, clients=clients), world)
     clients.refuse_change(method, function)
     state, named = _pair(method, function, result, fl.State, Real, wanted)
@@ -187,7 +187,7 @@ def unchanged(owner: object, function: str, what: str, tree: object) -> Iterator
     refuse_change(owner, function, what, marks, tree)
 
 
-class Watched(Mapping[str, fl.Tree]):
+class ReadStates(Mapping[str, fl.Tree]):
     """A read-only view of the client states that marks each state that is read, so that changes can be detected."""
 
     def __init__(self, clients: Mapping[str, fl.Tree]) -> None:
@@ -283,7 +283,7 @@ def finished(update: fl.LocalUpdate, local: fl.Local) -> fl.Tree:
 @contextlib.contextmanager
 def _only_read(method: Any, function: str, state: fl.State) -> Iterator[fl.State]:
     """Yield the state for a function that must not change it. Raise ConfigError if the function changed it."""
-    clients = Watched(state.clients)
+    clients = ReadStates(state.clients)
     with unchanged(method, function, "the state", state.server):
         yield replace(state, clients=clients)
     clients.refuse_change(method, function)

@@ -85,7 +85,7 @@ def played(name: str, recorder: Recorder | None, rounds: int = 2, **changes: Any
     module = FederatedModule(environment, engine)
     for number in range(1, rounds + 1):
         module.training_step(number, 0)
-    return module, engine.runner.seen
+    return module, engine.runner.counts
 
 
 def state_of(module: FederatedModule) -> dict[str, Any]:
@@ -94,10 +94,10 @@ def state_of(module: FederatedModule) -> dict[str, Any]:
 
 def repeated(name: str, **changes: Any) -> None:
     recorder = Recorder()
-    recorded, seen = played(name, recorder, **changes)
+    recorded, counts = played(name, recorder, **changes)
     launched, _ = played(name, None, **changes)
     assert recorder.graphs and sum(graph.replayed for graph in recorder.graphs) > len(recorder.graphs)
-    assert not seen.not_recorded
+    assert not counts.not_recorded
     assert difference(state_of(recorded), state_of(launched)) < 1e-6
     assert recorded.metrics.keys() == launched.metrics.keys()
     assert all(abs(value - launched.metrics[key]) < 1e-5 for key, value in recorded.metrics.items())

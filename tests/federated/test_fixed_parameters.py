@@ -127,7 +127,7 @@ def test_the_pool_gives_the_same() -> None:
 def test_joint_training_gives_the_same(in_float64: None) -> None:
     both = Both(with_network("Adapters"))
     both.play(2)
-    assert both.engine.runner.seen.together, both.engine.runner.seen.reasons
+    assert both.engine.runner.counts.together, both.engine.runner.counts.reasons
     assert both.off < 1e-11
 
 

@@ -330,7 +330,7 @@ class WrongOnSmall(Plain):
 @pytest.mark.filterwarnings("ignore")
 def test_the_guard_compares_each_size_of_batches():
     both = users(lambda client, number: WrongOnSmall(), rounds=2)
-    assert "from the same job trained separately" in both.engine.runner.seen.reasons["WrongOnSmall"]
+    assert "from the same job trained separately" in both.engine.runner.counts.reasons["WrongOnSmall"]
     assert both.off == 0.0
 
 

@@ -80,7 +80,7 @@ class Both:
 
     @property
     def together(self) -> dict[str, int]:
-        return dict(self.engine.runner.seen.together)
+        return dict(self.engine.runner.counts.together)
 
 
 def difference(left: Any, right: Any) -> float:
@@ -109,7 +109,7 @@ def test_every_trace_agrees_in_float64(name, in_float64):
     rounds = 5 if name in LONG else 2
     both = Both(longer(TRACES[name], rounds))
     both.play(rounds)
-    assert both.together and not both.engine.runner.seen.reasons
+    assert both.together and not both.engine.runner.counts.reasons
     assert both.off < 1e-11
 
 
@@ -154,7 +154,7 @@ def test_jobs_of_unequal_lengths_with_clipping_and_rates_by_step(name, in_float6
 
     monkeypatch.setattr(Group, "step", noting)
     both.play(2)
-    assert both.together and not both.engine.runner.seen.reasons
+    assert both.together and not both.engine.runner.counts.reasons
     assert name in MORE or len(jobs_and_sizes) > 1
     assert both.off < 1e-11
 
@@ -162,8 +162,8 @@ def test_jobs_of_unequal_lengths_with_clipping_and_rates_by_step(name, in_float6
 def test_more_jobs_than_fit_into_one_step(in_float64):
     both = Both(longer(TRACES["crl-fedavg"], 2), most=2)
     both.play(2)
-    seen = both.engine.runner.seen
-    assert seen.steps == 2 * seen.ticks and both.off < 1e-11
+    counts = both.engine.runner.counts
+    assert counts.steps == 2 * counts.ticks and both.off < 1e-11
 
 
 @pytest.mark.parametrize("name", ["crl-fedavg", "semifl-static-batch-norm", "feddure", "fedmatch-released", "heterofl"])
@@ -243,7 +243,7 @@ def test_dropout_masks_are_those_of_each_job(norm, in_float64):
     model = replace(trace.model, network="emnist_cnn", dropout=0.25, norm=norm)
     both = Both(replace(longer(trace, 2), model=model))
     both.play(2)
-    assert both.together and not both.engine.runner.seen.reasons
+    assert both.together and not both.engine.runner.counts.reasons
     assert both.off < 1e-11
 
 
@@ -280,7 +280,7 @@ def test_a_nan_stays_in_its_job(name, monkeypatch):
             module = FederatedModule(environment, engine)
             with pytest.raises(Diverged) if spoil else warnings.catch_warnings():
                 module.training_step(1, 0)
-        assert engine.runner.seen.together
+        assert engine.runner.counts.together
         outcomes.append(found)
     clean, beside = outcomes
     assert {0, 1, 2, 3} <= clean.keys() == beside.keys()
@@ -308,8 +308,8 @@ def test_too_little_memory_halves_the_group(monkeypatch, in_float64):
     monkeypatch.setattr(Group, "step", limited)
     both = Both(longer(TRACES["crl-fedavg"], 2))
     both.play(2)
-    seen = both.engine.runner.seen
-    assert seen.steps == fit * seen.ticks > 0 and both.off < 1e-11
+    counts = both.engine.runner.counts
+    assert counts.steps == fit * counts.ticks > 0 and both.off < 1e-11
 
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
@@ -446,7 +446,7 @@ def test_private_state_and_notes_of_a_users_method(in_float64):
     """Steps may use and change them in place; what they do not use may have any shape."""
     both = Both(longer(replace(TRACES["supervised-fl-every-client"], method=Mine()), 3))
     both.play(3)
-    assert both.together and not both.engine.runner.seen.reasons
+    assert both.together and not both.engine.runner.counts.reasons
     kept = next(iter(both.stacked.state.clients.values()))
     assert kept["rounds"] == 3 and float(kept["pull"]) < 1.0
     assert both.off < 1e-11

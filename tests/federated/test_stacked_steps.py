@@ -30,7 +30,7 @@ from benchmark.federated.stacked.group import Group
 from benchmark.federated.stacked.layers import Masks
 from benchmark.federated.stacked.log import Log
 from benchmark.federated.stacked.runner import GroupRunner, Shared
-from benchmark.federated.stacked.tick import Inputs, State, Tick
+from benchmark.federated.stacked.tick import Inputs, StackedState, Tick
 from tests.federated.accelerator import DEVICE, Accelerator
 from tests.federated.test_replay import BY_PASSES, Operations, copied, tensors_in
 from tests.federated.test_stacked import MOST, STACKING, longer
@@ -90,10 +90,10 @@ def test_steps_of_several_jobs_wait_for_nothing(name):
         engine = OnAccelerator(environment)
         module = FederatedModule(environment, engine)
         lines = trace(TRACES[name], module, (1,))
-        if not engine.runner.seen.together:
+        if not engine.runner.counts.together:
             lines += trace(TRACES[name], module, (2,))
     assert lines == [pytest.approx(line, rel=2e-4, abs=1e-7) for line in golden[: len(lines)]]
-    assert engine.runner.seen.together and not engine.runner.seen.reasons
+    assert engine.runner.counts.together and not engine.runner.counts.reasons
     assert accelerator.steps and not accelerator.waits
 
 
@@ -124,7 +124,7 @@ def play_until_together(environment: Environment) -> int:
     module = FederatedModule(environment, engine)
     for number in range(1, environment.experiment.federation.rounds + 1):
         module.training_step(number, 0)
-        if engine.runner.seen.together:
+        if engine.runner.counts.together:
             return number
     raise AssertionError("no jobs trained together")
 
@@ -197,7 +197,7 @@ class Snapshot:
 
     def taken(self, tree: dict[str, Any]) -> list[Tensor]:
         """Take the step from these tensors, and return all that is left."""
-        state = State(**tree["state"], shared=self.shared)
+        state = StackedState(**tree["state"], shared=self.shared)
         given = {name: tree[name] for name in ("batch", "drawn", "rates")}
         results = self.tick.take(state, Inputs(**given, number=self.number), Masks([]))
         return tensors_in([state.trees(), [[loss_M, dict(aux)] for loss_M, aux in results]])
@@ -212,7 +212,7 @@ def snapshots_of(experiment: Experiment) -> list[Snapshot]:
     environment, seen = prepare(experiment), list[Snapshot]()
     take = Tick.take
 
-    def taken(self: Tick, state: State, inputs: Inputs, masks: Masks) -> Any:
+    def taken(self: Tick, state: StackedState, inputs: Inputs, masks: Masks) -> Any:
         first = next(iter(next(iter(state.trainable.values())).values()))
         if first.dtype != torch.float64:  # the guard's step
             rates = [torch.as_tensor(rate, dtype=first.dtype) for rate in inputs.rates]  # else a number of the record

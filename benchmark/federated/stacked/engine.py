@@ -8,7 +8,7 @@ from benchmark.federated.devices import engine_settings, memory_format, prepare_
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import keeper_of
 from benchmark.federated.stacked.capture import cuda_graph
-from benchmark.federated.stacked.layers import lying
+from benchmark.federated.stacked.layers import in_memory_order
 from benchmark.federated.stacked.runner import GroupRunner, Shared
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 from benchmark.streams import seed_globals
@@ -56,7 +56,7 @@ class StackedEngine:
         outcomes: dict[int, Outcome] = {}
         for number, wave in enumerate(waves(jobs)):
             privates = {index: kept.get(keeper_of(jobs[index])) for index in wave}
-            with lying(self._order):
+            with in_memory_order(self._order):
                 done = self.trained({index: jobs[index] for index in wave}, round_number, privates)
             seed_globals(self._seed, "round", round_number, "trained", number)
             for index, outcome in done.items():
@@ -77,7 +77,7 @@ class StackedEngine:
     ) -> Iterator[dict[str, Weights]]:
         """Yield the gradient of each job's loss at the weights that it begins with."""
         privates = {index: kept.get(keeper_of(job)) for index, job in enumerate(jobs)}
-        with lying(self._order):
+        with in_memory_order(self._order):
             gradients = self.runner.gradients_of_all(dict(enumerate(jobs)), round_number, privates)
         seed_globals(self._seed, "round", round_number, "gradients")
         for index in range(len(jobs)):

@@ -16,8 +16,8 @@ from benchmark.federated.batches import MOST_BYTES, BatchIterator, JobBatches, L
 from benchmark.federated.stacked.capture import CannotRepeat, MaskShape, NotedMasks, Recorder, Recording
 from benchmark.federated.stacked.kinds import Member, Signature, Uses, only, same_tensors, signature_of
 from benchmark.federated.stacked.layers import Masks
-from benchmark.federated.stacked.optimizer import Places, StackedOptimizer
-from benchmark.federated.stacked.tick import Inputs, Networks, Results, State, Tick
+from benchmark.federated.stacked.optimizer import StackedOptimizer, StackedWeights
+from benchmark.federated.stacked.tick import Inputs, JobNetworks, Results, StackedState, Tick
 from benchmark.federated.stacked.trees import row, stacked, stacked_each
 from benchmark.federated.trees import mapped
 from benchmark.methods.protocol import Tree, Weights
@@ -33,7 +33,7 @@ class Group:
 
     def __init__(
         self,
-        networks: Networks,
+        networks: JobNetworks,
         members: Sequence[Member],
         settings: Optimizer,
         uses: Uses,
@@ -48,7 +48,7 @@ class Group:
         self.why_not_recorded = "its steps read step.number" if recorder and uses.number else ""
         self._update, self._members = members[0].job.update, members
         self.state = self._stacked(members)
-        self._parameters: Places = {}
+        self._parameters: StackedWeights = {}
         for name, network in networks.trainable.items():
             names = {tensor for tensor, parameter in network.named_parameters() if parameter.requires_grad}
             self._parameters[name] = only(self.state.trainable[name], names)
@@ -65,7 +65,7 @@ class Group:
         state.slots = self._optimizer_of(members).slots
         self.state.take_over(state)
 
-    def _stacked(self, members: Sequence[Member]) -> State:
+    def _stacked(self, members: Sequence[Member]) -> StackedState:
         locals_ = [member.local for member in members]
         frozen = stacked_each([local.frozen for local in locals_])
         received, private, notes = zip(*map(self._uses.of, members), strict=True)
@@ -73,7 +73,7 @@ class Group:
         if not self._is_used_again:  # entries that all jobs of a round share may differ in the next round
             shared = self._shared_by_all(received)
         apart = [without(tree, shared) for tree in received]
-        return State(
+        return StackedState(
             trainable=typed_as(self._networks.trainable, stacked_each([local.trainable for local in locals_])),
             frozen=typed_as(self._networks.frozen, frozen),
             slots={},
@@ -155,7 +155,7 @@ class Group:
     def _masks(self, jobs: Sequence[int]) -> Masks:
         return Masks([self._members[at].dropout for at in jobs])
 
-    def add_gradients(self, sums: Places, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]]) -> int:
+    def add_gradients(self, sums: StackedWeights, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]]) -> int:
         """Add the gradients of some of the jobs on one batch, times the batch size. Return the batch size."""
         size = max(len(next(iter(images.views.values()))) for images in batches[0][0].streams.values())
         inputs = self._inputs(jobs, batches, 0)
@@ -168,9 +168,9 @@ class Group:
         self.state.put(at_S, some)
         return size
 
-    def zeros(self) -> Places:
+    def zeros(self) -> StackedWeights:
         """Return zeros with the shapes of all parameters, for the sums of gradients."""
-        zeros: Places = mapped(self._parameters, torch.zeros_like)
+        zeros: StackedWeights = mapped(self._parameters, torch.zeros_like)
         return zeros
 
     def _rows(self, jobs: Sequence[int]) -> Tensor:
@@ -208,9 +208,9 @@ class Group:
         }
 
 
-def typed_as(networks: nn.ModuleDict, weight_sets: Mapping[str, Weights]) -> Places:
+def typed_as(networks: nn.ModuleDict, weight_sets: Mapping[str, Weights]) -> StackedWeights:
     """Return the weight sets with the types of their networks, like `load`."""
-    typed: Places = {}
+    typed: StackedWeights = {}
     for name, weights in weight_sets.items():
         own = networks[name].state_dict()
         typed[name] = {tensor: value.to(own[tensor].dtype) for tensor, value in weights.items()}
@@ -223,10 +223,10 @@ def first_batch(batches: JobBatches) -> list[LocalBatch]:
     return [next(iterator) for _ in range(batches.phases)]
 
 
-Step = list[dict[int, list[LocalBatch]]]
+BatchesOfStep = list[dict[int, list[LocalBatch]]]
 
 
-def in_lockstep(members: Sequence[Member]) -> Iterator[Step]:
+def in_lockstep(members: Sequence[Member]) -> Iterator[BatchesOfStep]:
     """Yield the batches of all jobs step by step, with the jobs' places in the group.
 
     Batches of equal sizes are yielded together. Each batch is repeated once for each loss of the update. A job that

@@ -17,16 +17,18 @@ from benchmark.optimizer import Optimizer
 EPSILON = 1e-8  # Adam's epsilon
 LEAST_NORM = 1e-6  # added to a norm before the division, as in torch.nn.utils.clip_grad_norm_
 
-Places = dict[str, Weights]  # weight set -> parameter -> (M, ...)
+StackedWeights = dict[str, Weights]  # weight set -> parameter -> (M, ...)
 
 
 class StackedOptimizer:
     """An optimizer of the weight sets of M jobs. `slots` are its tensors for each parameter, by name."""
 
-    def __init__(self, settings: Optimizer, weights: Places, momentum: Sequence[Mapping[str, Weights] | None]) -> None:
+    def __init__(
+        self, settings: Optimizer, weights: StackedWeights, momentum: Sequence[Mapping[str, Weights] | None]
+    ) -> None:
         """Start with the momentum of each job, in the form of `LocalModule.momentum_of`, or with zeros if None."""
         self._settings = settings
-        self.slots: dict[str, Places] = {}
+        self.slots: dict[str, StackedWeights] = {}
         self._stepped: set[tuple[str, str]] = set()  # parameters that have had a gradient, now or in earlier rounds
         names = ("exp_avg", "exp_avg_sq", "step") if settings.rule == "adam" else ("momentum_buffer",)
         for slot in names:
@@ -48,7 +50,13 @@ class StackedOptimizer:
         return zeros
 
     @torch.no_grad()
-    def step(self, weights: Places, gradients: Places, slots: Mapping[str, Places], rate_M: Tensor | float) -> None:
+    def step(
+        self,
+        weights: StackedWeights,
+        gradients: StackedWeights,
+        slots: Mapping[str, StackedWeights],
+        rate_M: Tensor | float,
+    ) -> None:
         """Take one step, in place. A parameter without a gradient does not change.
 
         `rate_M` is one rate, or one rate per job.

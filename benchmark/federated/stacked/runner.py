@@ -37,7 +37,7 @@ from benchmark.federated.stacked.kinds import Kind, Member, Uses, kind_of, signa
 from benchmark.federated.stacked.layers import DROPOUT, with_rules
 from benchmark.federated.stacked.log import Log, Reported
 from benchmark.federated.stacked.reading import Answer, AskingReader, NotReadYet, Passes, Read
-from benchmark.federated.stacked.tick import Networks
+from benchmark.federated.stacked.tick import JobNetworks
 from benchmark.federated.stacked.trees import LeftOut, Shape, row, with_own_memory
 from benchmark.federated.trees import copied, floating, mapped, moved, read_at_once, sums_of, with_own_leaves
 from benchmark.methods.calls import Marks, finished, marks_of, refuse_change
@@ -55,7 +55,7 @@ MOST_RECORDED = 8  # groups that keep their memory for later jobs
 
 
 @dataclass(kw_only=True)
-class Seen:
+class Counts:
     """Counts of the jobs that were trained in each way, for tests and messages."""
 
     ticks: int = 0
@@ -68,7 +68,7 @@ class Seen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainedJob:
     """A job that has been trained, and the loss of each of its local steps and phases."""
 
     outcome: Outcome
@@ -82,9 +82,9 @@ class Shared:
     most: int | None = None  # jobs in one step; if None, the largest number within `FLOPS_PER_TICK` and memory
     recorder: Recorder | None = None  # records steps as graphs; with None, steps are not recorded
     groups: dict[tuple[object, ...], Group] = field(default_factory=dict)  # groups that reuse their memory
-    networks: dict[tuple[object, ...], Networks] = field(default_factory=dict)
+    networks: dict[tuple[object, ...], JobNetworks] = field(default_factory=dict)
     findings: dict[Kind, Findings | None] = field(default_factory=dict)
-    seen: Seen = field(default_factory=Seen)
+    counts: Counts = field(default_factory=Counts)
     passes: Passes = field(default_factory=Passes)  # passes over images for `start`
     images: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by id: a tensor and its copy on the device
 
@@ -116,7 +116,7 @@ class Request:
     jobs: Mapping[int, Job]
     round: int
     privates: Mapping[int, Tree | None]
-    trained: dict[int, Trained] = field(default_factory=dict)
+    trained: dict[int, TrainedJob] = field(default_factory=dict)
     waiting: dict[int, Member] = field(default_factory=dict)  # started jobs that train separately
     error: BaseException | None = None  # ends the run
 
@@ -145,9 +145,9 @@ def train_together(requests: Sequence[Request]) -> None:
             owners.append((request, index))
     lead.start_together(starts)
     for kind, members in _kinds(starts, owners).items():
-        compared = lead.seen.compared
+        compared = lead.counts.compared
         groups = lead.groups(kind, members)
-        if compared == lead.seen.compared:  # if not, the guard has called the methods' code with these jobs
+        if compared == lead.counts.compared:  # if not, the guard has called the methods' code with these jobs
             _let_wait(members, groups, owners)
         for group in groups:
             for place, trained in lead.together(kind, group, lead.train).items():
@@ -176,7 +176,7 @@ def _kinds(starts: Sequence["Start"], owners: Sequence[tuple[Request, int]]) -> 
             except Exception as error:
                 request.error = error
         elif request.error is None and isinstance(start.result, Outcome):
-            request.trained[index] = Trained(outcome=start.result)
+            request.trained[index] = TrainedJob(outcome=start.result)
     for kind, members in list(kinds.items()):
         kinds[kind] = [member for member in members if owners[member.index][0].error is None]
     return {kind: members for kind, members in kinds.items() if members}
@@ -193,17 +193,17 @@ def _let_wait(
             request.waiting[index] = member
 
 
-Begun: TypeAlias = Member | Outcome  # a job to train, or the outcome of a job with nothing to train
+MemberOrOutcome: TypeAlias = Member | Outcome  # a job to train, or the outcome of a job with nothing to train
 
 
 @dataclass(kw_only=True, eq=False)
 class Start:
     """A job's `start`. It is called again until it requests no further passes over images."""
 
-    begin: Callable[[Sequence[Answer]], Begun | Read]  # its argument: the answers to earlier requests
+    begin: Callable[[Sequence[Answer]], MemberOrOutcome | Read]  # its argument: the answers to earlier requests
     answers: list[Answer] = field(default_factory=list)
     read: Read | None = None  # the pass that it requests now
-    result: Begun | None = None
+    result: MemberOrOutcome | None = None
     error: Exception | None = None
 
     def call(self) -> None:
@@ -228,8 +228,8 @@ class GroupRunner(JobRunner):
         super().__init__(self._shared.on_device(environment, torch.device(device)), device=device)
 
     @property
-    def seen(self) -> Seen:
-        return self._shared.seen
+    def counts(self) -> Counts:
+        return self._shared.counts
 
     @property
     def passes(self) -> Passes:
@@ -251,13 +251,13 @@ class GroupRunner(JobRunner):
         """Train the jobs that are in no group, and check all jobs. Raise the same errors as `run`."""
         for index, job in request.jobs.items():
             if index not in request.trained:
-                self.seen.alone[type(job.update).__name__] += 1
+                self.counts.alone[type(job.update).__name__] += 1
                 member = request.waiting.pop(index, None)
                 if member is None:
                     outcome = self.run(job, request.round, copied(request.privates[index]))
                 else:
                     outcome = self._resumed(member, request.round)
-                request.trained[index] = Trained(outcome=outcome)
+                request.trained[index] = TrainedJob(outcome=outcome)
         for index, job in request.jobs.items():
             refuse_change(job.update, "local work", "what it received", received[index], job.receives)
         self._check_finite(request.jobs, request.trained, request.round)
@@ -271,7 +271,7 @@ class GroupRunner(JobRunner):
         check_finite(outcome, losses, member.job, round_number)
         return outcome
 
-    def _check_finite(self, jobs: Mapping[int, Job], trained: Mapping[int, Trained], round_number: int) -> None:
+    def _check_finite(self, jobs: Mapping[int, Job], trained: Mapping[int, TrainedJob], round_number: int) -> None:
         """Raise Diverged for the first job with a value that is not finite. Wait only once for the device."""
         outcomes = {index: trained[index].outcome for index in jobs}
         parts = [(outcome.sends, outcome.private or {}) for outcome in outcomes.values()]
@@ -311,7 +311,7 @@ class GroupRunner(JobRunner):
         """Return a job's `start`, which is not called yet. `place` is its number among the jobs that start together."""
         job, private = request.jobs[index], request.privates[index]
 
-        def begin(answers: Sequence[Answer]) -> Begun | Read:
+        def begin(answers: Sequence[Answer]) -> MemberOrOutcome | Read:
             with failures_named(holder_name(job.key.client), request.round):
                 return self._begin(place, job, request.round, with_own_leaves(private), purpose, answers)
 
@@ -338,7 +338,7 @@ class GroupRunner(JobRunner):
         private: Tree | None,
         purpose: str,
         answers: Sequence[Answer],
-    ) -> Begun | Read:
+    ) -> MemberOrOutcome | Read:
         """Call the job's `start`.
 
         Return the job to train, its outcome if it has nothing to train, or the pass that it requests.
@@ -422,8 +422,8 @@ class GroupRunner(JobRunner):
     def _refuse(self, kind: Kind, error: Exception) -> None:
         """Train the jobs of this kind one at a time from now on, and print one warning with the reason."""
         self._shared.findings[kind] = None
-        if kind.name not in self.seen.reasons:
-            reason = self.seen.reasons[kind.name] = reason_of(error, kind)
+        if kind.name not in self.counts.reasons:
+            reason = self.counts.reasons[kind.name] = reason_of(error, kind)
             warnings.warn(f"{kind.name}: its jobs train one at a time ({reason})", stacklevel=2)
 
     def _compared(self, members: Sequence[Member]) -> Findings:
@@ -463,7 +463,7 @@ class GroupRunner(JobRunner):
 
     def _compared_on(self, two: Sequence[Member], batches: Sequence[Sequence[LocalBatch]]) -> Findings:
         """Take a step of one or two jobs on these batches separately and together. Raise CannotStack if they differ."""
-        self.seen.compared += 1
+        self.counts.compared += 1
         batches = [list(map(batch_in_double, of_job)) for of_job in batches]
         singles = [self._alone(member, batch) for member, batch in zip(two, batches, strict=True)]
         uses = singles[0].uses.joined(singles[-1].uses)
@@ -490,7 +490,7 @@ class GroupRunner(JobRunner):
         module.draw = member.draw
         return alone(module, batches, member.dropout)
 
-    def _networks_for(self, member: Member, *, double: bool = False) -> Networks:
+    def _networks_for(self, member: Member, *, double: bool = False) -> JobNetworks:
         local = member.local
         key = (member.job.network, tuple(local.trainable), tuple(local.frozen), local.layers, double)
         if key not in self._shared.networks or member.has_own_network:
@@ -498,7 +498,7 @@ class GroupRunner(JobRunner):
                 name: self._network_of(member, name, weights, double) for name, weights in local.trainable.items()
             }
             frozen = {name: self._network_of(member, name, weights, double) for name, weights in local.frozen.items()}
-            self._shared.networks[key] = Networks(nn.ModuleDict(trainable), nn.ModuleDict(frozen))
+            self._shared.networks[key] = JobNetworks(nn.ModuleDict(trainable), nn.ModuleDict(frozen))
         networks = self._shared.networks[key]
         networks.trainable.train()
         networks.frozen.eval()
@@ -552,26 +552,26 @@ class GroupRunner(JobRunner):
             groups[key] = Group(networks, members, self.settings, uses, self._device, recorder)
         return groups[key]
 
-    def train(self, kind: Kind, members: Sequence[Member], uses: Uses) -> dict[int, Trained]:
+    def train(self, kind: Kind, members: Sequence[Member], uses: Uses) -> dict[int, TrainedJob]:
         group = self._group(kind, members, uses)
         log, number = Log(), 0
         for alike in in_lockstep(members):
             for some in alike:
                 results = group.step(list(some), list(some.values()), number)
                 log.add(list(some), results, [batches[0].truth_N for batches in some.values()])
-                self.seen.ticks += 1
-                self.seen.steps += len(some)
+                self.counts.ticks += 1
+                self.counts.steps += len(some)
             number += len(members[0].job.update.phases)
-        self.seen.together[kind.name] += len(members)
-        if group.why_not_recorded and kind.name not in self.seen.not_recorded:
-            self.seen.not_recorded[kind.name] = group.why_not_recorded
+        self.counts.together[kind.name] += len(members)
+        if group.why_not_recorded and kind.name not in self.counts.not_recorded:
+            self.counts.not_recorded[kind.name] = group.why_not_recorded
             warnings.warn(f"{kind.name}: its steps are not recorded ({group.why_not_recorded})", stacklevel=2)
         reported = log.of_each(len(members))
         outcomes = [self._concluded(member, group, at, reported[at]) for at, member in enumerate(members)]
         left = [{"sends": outcome.sends, "private": outcome.private} for outcome in outcomes]
         trees = with_own_memory(left, group.state.trees())
         return {
-            member.index: Trained(outcome=replace(outcome, **tree), losses=part.losses)
+            member.index: TrainedJob(outcome=replace(outcome, **tree), losses=part.losses)
             for member, outcome, tree, part in zip(members, outcomes, trees, reported, strict=True)
         }
 
