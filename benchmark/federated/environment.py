@@ -54,7 +54,7 @@ class Environment:
     experiment: Experiment
     data: DataSet
     split: Split
-    held: LabelAssignment
+    assignment: LabelAssignment
 
     @property
     def augmentation(self) -> Augmentation:
@@ -63,7 +63,7 @@ class Environment:
     @property
     def K(self) -> int:
         """Return the number of clients, including an additional one that has the server's labelled images."""
-        return len(self.held.unlabelled)
+        return len(self.assignment.unlabelled)
 
     def part(self, holder: int, name: str, round_number: int = 1) -> Part:
         """Return the named data subset of `holder` (a client, SERVER or CENTRAL) in a round; it may be empty.
@@ -76,7 +76,7 @@ class Environment:
             case "with_shared":
                 positions = np.concatenate([self._labelled(holder), self._labelled(SERVER)])
             case "everyones" if holder == CENTRAL:
-                positions = np.concatenate([self._labelled(SERVER), *self.held.labelled])
+                positions = np.concatenate([self._labelled(SERVER), *self.assignment.labelled])
             case "validation" if holder < 0:
                 positions = self.split.validation_N
             case "unlabelled":
@@ -93,7 +93,7 @@ class Environment:
         return Part(
             images_NCHW=images_NCHW,
             positions_N=torch.as_tensor(positions, dtype=torch.int64),
-            labels_N=None if name == "unlabelled" and self.held.hidden else truth_N,
+            labels_N=None if name == "unlabelled" and self.assignment.hidden else truth_N,
             truth_N=truth_N,
         )
 
@@ -105,20 +105,20 @@ class Environment:
 
     def _labelled(self, holder: int) -> np.ndarray:
         if holder >= 0:
-            return self.held.labelled[holder]
+            return self.assignment.labelled[holder]
         at_server = _NONE if self.experiment.data.label_setting == "one_more_client" else self.split.server_N
-        if holder == SERVER or not self.held.hidden:
+        if holder == SERVER or not self.assignment.hidden:
             return at_server
-        return np.concatenate([at_server, *self.held.labelled])
+        return np.concatenate([at_server, *self.assignment.labelled])
 
     def _unlabelled(self, holder: int, round_number: int) -> np.ndarray:
         if holder == CENTRAL:
-            return np.concatenate(self.held.unlabelled)
+            return np.concatenate(self.assignment.unlabelled)
         if holder == SERVER:
             return _NONE
         steps = self.experiment.data.streaming_steps
-        if steps == 1 or not len(self.held.unlabelled[holder]):
-            return self.held.unlabelled[holder]
+        if steps == 1 or not len(self.assignment.unlabelled[holder]):
+            return self.assignment.unlabelled[holder]
         return self._arrivals[holder][(round_number - 1) % steps]  # rounds count from 1
 
     @cached_property
@@ -126,7 +126,7 @@ class Environment:
         steps, seed = self.experiment.data.streaming_steps, self.experiment.seed
         return {
             client: arrivals(positions_N, steps, seed, client)
-            for client, positions_N in enumerate(self.held.unlabelled)
+            for client, positions_N in enumerate(self.assignment.unlabelled)
             if len(positions_N)
         }
 
@@ -138,8 +138,8 @@ class Environment:
         where it is 0. Images in both subsets therefore count twice with "drawn_apart".
         """
         # With "everywhere", both subsets contain the same images.
-        labelled = [len(some_N) if self.held.hidden else 0 for some_N in self.held.labelled]
-        sizes = {client: labelled[client] + len(others_N) for client, others_N in enumerate(self.held.unlabelled)}
+        labelled = [len(some_N) if self.assignment.hidden else 0 for some_N in self.assignment.labelled]
+        sizes = {client: labelled[client] + len(others_N) for client, others_N in enumerate(self.assignment.unlabelled)}
         return {**sizes, SERVER: len(self._labelled(SERVER))}
 
     @cached_property
@@ -161,7 +161,7 @@ class Environment:
     @property
     def labelled(self) -> Mapping[int, int]:
         """Return the numbers of images with visible labels, of each client and of SERVER."""
-        counts = {client: len(positions_N) for client, positions_N in enumerate(self.held.labelled)}
+        counts = {client: len(positions_N) for client, positions_N in enumerate(self.assignment.labelled)}
         return {**counts, SERVER: len(self._labelled(SERVER))}
 
     def network(self, model: Model | None = None, device: str | torch.device = CPU) -> nn.Module:
@@ -294,7 +294,7 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
         unknown_classes=len(data.unknown),
         unknown_share=settings.unknown_share if data.unknown else 0,
     )
-    holders = assign_labels(
+    assigned = assign_labels(
         divided,
         labels_N,
         settings.label_setting,
@@ -303,14 +303,14 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
         labelled_share=settings.labelled_share,
     )
     if extra:
-        holders = with_extra(holders, experiment.federation.K, extra, partition_seed, settings.images)
-    environment = Environment(experiment=experiment, data=data, split=divided, held=holders)
+        assigned = with_extra(assigned, experiment.federation.K, extra, partition_seed, settings.images)
+    environment = Environment(experiment=experiment, data=data, split=divided, assignment=assigned)
     name = method_name(experiment.method)
     if (steps := settings.streaming_steps) > 1:
         if getattr(experiment.method, "asks_for_all_images", False):
             raise ConfigError(f"data.streaming_steps is {steps}, but {name!r} needs all images at once; choose 1")
         _ = environment._arrivals  # raises ConfigError, if at all, before any training
-    if settings.label_setting not in ("server", "open") and not any(map(len, holders.labelled)):
+    if settings.label_setting not in ("server", "open") and not any(map(len, assigned.labelled)):
         raise ConfigError("data.label_setting: the clients that should have labels have no images; choose others")
     if experiment.model.norm == "sbn" and not getattr(experiment.method, "asks_for_statistics", False):
         raise ConfigError(

@@ -43,7 +43,7 @@ REMEDY = "choose a smaller optimizer.lr"
 TRAINED_ON = ("train_images_NCHW", "train_labels_N", "unlabelled_images_NCHW")
 
 
-def keeper_of(job: Job) -> str:
+def state_key_of(job: Job) -> str:
     """Return the state key of the job's client state."""
     return job.keeps if job.keeps is not None else str(job.key.client)
 
@@ -135,7 +135,7 @@ class JobRunner:
                     raise begun.error
                 assert begun.outcome is not None
                 if begun.outcome.private is not None:
-                    kept[keeper_of(begun.job)] = begun.outcome.private
+                    kept[state_key_of(begun.job)] = begun.outcome.private
                 yield begun.outcome
 
     def _window(
@@ -144,9 +144,9 @@ class JobRunner:
         """Start jobs of `waiting` after `first` while they fit. The last started job may not fit."""
         window = [] if first is None else [first]
         while waiting and not (window and window[-1].error):
-            if keeper_of(waiting[0]) in {keeper_of(begun.job) for begun in window}:
+            if state_key_of(waiting[0]) in {state_key_of(begun.job) for begun in window}:
                 break
-            begun = self._begin_in_window(waiting[0], round_number, copied(kept.get(keeper_of(waiting.popleft()))))
+            begun = self._begin_in_window(waiting[0], round_number, copied(kept.get(state_key_of(waiting.popleft()))))
             if window and sum(other.nbytes for other in window) + begun.nbytes > MOST_BYTES:
                 return window, begun
             window.append(begun)

@@ -15,7 +15,7 @@ from benchmark.errors import Diverged
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import Evaluator
-from benchmark.federated.jobs import REMEDY, keeper_of
+from benchmark.federated.jobs import REMEDY, state_key_of
 from benchmark.federated.round_metrics import RoundMetrics
 from benchmark.federated.stopping import check
 from benchmark.federated.trees import first_not_finite, moved, with_own_leaves
@@ -124,15 +124,15 @@ class FederatedModule(pl.LightningModule):
         played = play_round(method, replace(self.state, server=with_own_leaves(self.state.server)), world)
         for job, marks in self._received:
             refuse_change(method, function, "what a job received", marks, job.receives)
-        for keeper in self._left:
-            self._refuse_changed(keeper, world.round)
+        for state_key in self._left:
+            self._refuse_changed(state_key, world.round)
         return played
 
-    def _refuse_changed(self, keeper: str, round_number: int) -> None:
+    def _refuse_changed(self, state_key: str, round_number: int) -> None:
         """Raise ConfigError if the method changed the participant's client state after its last job of the round."""
-        if keeper in self._left:
+        if state_key in self._left:
             method, function = self.experiment.method, f"round {round_number}"
-            refuse_change(method, function, f"what {keeper} keeps", *self._left[keeper])
+            refuse_change(method, function, f"what {state_key} keeps", *self._left[state_key])
 
     def _seed(self, *names: str | int) -> None:
         """Seed the global generators for code of the method that draws from them."""
@@ -170,8 +170,8 @@ class FederatedModule(pl.LightningModule):
             for observer in self.observers:
                 observer.on_outcome(job, outcome)
             if outcome.private is not None:
-                self._refuse_changed(keeper_of(job), round_number)
-                self._left[keeper_of(job)] = (marks_of(outcome.private), outcome.private)
+                self._refuse_changed(state_key_of(job), round_number)
+                self._left[state_key_of(job)] = (marks_of(outcome.private), outcome.private)
             self._outcomes += 1
             self._seed("round", round_number, "outcome", self._outcomes)
             yield outcome

@@ -194,10 +194,10 @@ class ReadStates(Mapping[str, fl.Tree]):
         self._clients = clients
         self._marks: dict[str, Marks] = {}
 
-    def __getitem__(self, keeper: str) -> fl.Tree:
-        tree = self._clients[keeper]
-        if keeper not in self._marks:
-            self._marks[keeper] = marks_of(tree)
+    def __getitem__(self, state_key: str) -> fl.Tree:
+        tree = self._clients[state_key]
+        if state_key not in self._marks:
+            self._marks[state_key] = marks_of(tree)
         return tree
 
     def __iter__(self) -> Iterator[str]:
@@ -206,13 +206,13 @@ class ReadStates(Mapping[str, fl.Tree]):
     def __len__(self) -> int:
         return len(self._clients)
 
-    def __contains__(self, keeper: object) -> bool:
-        return keeper in self._clients
+    def __contains__(self, state_key: object) -> bool:
+        return state_key in self._clients
 
     def refuse_change(self, owner: object, function: str) -> None:
         """Raise ConfigError if a client state was changed in place after it was read."""
-        for keeper, marks in self._marks.items():
-            refuse_change(owner, function, f"the state of {keeper}", marks, self._clients[keeper])
+        for state_key, marks in self._marks.items():
+            refuse_change(owner, function, f"the state of {state_key}", marks, self._clients[state_key])
 
 
 def started(update: fl.LocalUpdate, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:

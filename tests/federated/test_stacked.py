@@ -470,7 +470,7 @@ def test_fields_that_steps_do_not_use_make_no_other_kind():
     assert both.together
 
 
-def test_jobs_of_one_keeper_train_one_after_another():
+def test_jobs_with_one_state_key_train_one_after_another():
     def job(client: int, keeps: str | None = None) -> fl.Job:
         update = SupervisedUpdate(reports="client/loss")
         return fl.Job(

@@ -57,8 +57,8 @@ def batches(
 
 def plain_images(environment: Environment, client: int, part: Any = "unlabelled") -> Tensor:
     """Return images_NCHW of the client, normalised and without augmentation."""
-    data, held = environment.data, environment.held
-    at_N = torch.as_tensor((held.labelled if part == "labelled" else held.unlabelled)[client])
+    data, assignment = environment.data, environment.assignment
+    at_N = torch.as_tensor((assignment.labelled if part == "labelled" else assignment.unlabelled)[client])
     return (data.train_images_NCHW[at_N].to(torch.get_default_dtype()) / 255 - data.mean[0]) / data.std[0]
 
 
@@ -114,15 +114,15 @@ class PlainRounds:
     def optimizer(self, client: int, *networks: nn.Module, name: str = "", lr: float = LR) -> torch.optim.SGD:
         """Build the optimizer, with the momentum buffers that `keep` stored if the method keeps them."""
         sgd = torch.optim.SGD([p for network in networks for p in network.parameters()], lr=lr, momentum=0.9)
-        if (former := self.momentum.get(self._keeper(client, name))) is not None:
+        if (former := self.momentum.get(self._state_key(client, name))) is not None:
             sgd.load_state_dict(former)
         return sgd
 
     def keep(self, client: int, sgd: torch.optim.SGD, name: str = "") -> None:
-        if (keeper := self._keeper(client, name)) is not None:
-            self.momentum[keeper] = sgd.state_dict()
+        if (state_key := self._state_key(client, name)) is not None:
+            self.momentum[state_key] = sgd.state_dict()
 
-    def _keeper(self, client: int, name: str) -> Any:
+    def _state_key(self, client: int, name: str) -> Any:
         return {"reset": None, "kept": (client, name), "released_code": name}[self.method.momentum]
 
     def batches(self, client: int, views: tuple[str, ...] = ("weak", "strong"), **selected: Any) -> Any:
@@ -149,7 +149,7 @@ class AlternatingRounds(PlainRounds):
     def begin(self) -> None:
         self.velocity: dict[str, Any] = {}
 
-    def _keeper(self, client: int, name: str) -> Any:
+    def _state_key(self, client: int, name: str) -> Any:
         return client if self.method.momentum == "released_code" else None
 
     def serve(self, draw: int, T: int = 2, *, keeps: bool = False) -> None:

@@ -79,7 +79,7 @@ class Plain(AlternatingRounds):
                 kept = mixed(kept, weights_of(network), self.method.local_residual)
                 network.load_state_dict(kept)
         self.keep(client, sgd)
-        at_N = torch.as_tensor(self.environment.held.labelled[client])
+        at_N = torch.as_tensor(self.environment.assignment.labelled[client])
         return self.environment.data.train_labels_N[at_N], weights_of(network)
 
     def on_own_labels(self, client: int) -> tuple[Tensor, Weights]:

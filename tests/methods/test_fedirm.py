@@ -71,7 +71,7 @@ class Plain(MeanTeachers):
     def job(self, client):
         student = super().job(client)
         if self.environment.labelled[client]:
-            at_N, network = torch.as_tensor(self.environment.held.labelled[client]), self.environment.network()
+            at_N, network = torch.as_tensor(self.environment.assignment.labelled[client]), self.environment.network()
             network.load_state_dict(student)
             with torch.no_grad():
                 logits_ND = network.eval()(plain_images(self.environment, client, "labelled"))

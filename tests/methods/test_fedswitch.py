@@ -62,7 +62,7 @@ class Plain(PlainRounds):
         known: Any = (None, None)  # divergences of teachers and students
         self.teacher, self.known, self.sent = self.now, known, list[bool]()
 
-    def _keeper(self, client: int, name: str) -> None:
+    def _state_key(self, client: int, name: str) -> None:
         return None
 
     def play(self, cohort: list[int]) -> None:

@@ -43,16 +43,16 @@ class Plain(PlainRounds):
         self.kept: list[bool] = []
 
     def job(self, client: int) -> Weights:
-        method, held = self.method, self.environment.held
+        method, assignment = self.method, self.environment.assignment
         student, received = self.network(), self.network().eval()
-        optimizer, images = self.optimizer(client, student), len(held.unlabelled[client])
+        optimizer, images = self.optimizer(client, student), len(assignment.unlabelled[client])
         if client not in self.last or getattr(method, "counts", "") == "forgotten":
             self.last[client] = [None] * images
         selected: dict[str, Any] = {
             "unlabelled": Selected(positions_N=torch.arange(images), labels_N=torch.arange(images))
         }
         if method.labelled_list == "released_code":
-            selected["labelled"] = Selected(positions_N=torch.arange(len(held.labelled[client])).repeat(2000))
+            selected["labelled"] = Selected(positions_N=torch.arange(len(assignment.labelled[client])).repeat(2000))
         for batch in self.batches(client, **selected):
             views = [batch["labelled"].views["weak"], *batch["unlabelled"].views.values()]
             labelled, weak, strong = self.passed(student, views)
@@ -107,7 +107,7 @@ def test_two_rounds_by_plain_torch(way):
     """Include each implementation choice at each value."""
     default = "SAGE, batch norm" if "batch norm" in way else type(WAYS[way]).__name__
     module, plain = compared(Plain, of(way), of(default))
-    assert plain.labelled == (12 if "list" in way else len(module.environment.held.labelled[plain.last_client]))
+    assert plain.labelled == (12 if "list" in way else len(module.environment.assignment.labelled[plain.last_client]))
     if way == "SAGE":
         assert all(plain.counts[case] > 5 for case in ((True, False, True), (True, True, False), (False, False, True)))
     if "FlexMatch" in way:
@@ -118,4 +118,4 @@ def test_an_epoch_is_as_many_steps_as_labelled_batches_would_be():
     e = tiny_with(SAGE(batch_size=8, labelled_batch_size=4, labelled_list="released_code"), "share", epochs=3)
     module, watch = watched(replace(e, data=replace(e.data, images=240)))
     for job, outcome in watch.clients():
-        assert outcome.steps == 3 * (len(module.environment.held.unlabelled[job.key.client]) // 4)
+        assert outcome.steps == 3 * (len(module.environment.assignment.unlabelled[job.key.client]) // 4)

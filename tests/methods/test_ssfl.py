@@ -66,7 +66,7 @@ class Plain(PlainRounds):
         self.last, self.own = dict[int, int](), dict[int, Weights]()
         self.at_clients = self.environment.experiment.data.label_setting == "share"
 
-    def _keeper(self, client: int, name: str) -> Any:
+    def _state_key(self, client: int, name: str) -> Any:
         return name if self.method.momentum == "released_code" else None
 
     def play(self, cohort: list[int]) -> None:

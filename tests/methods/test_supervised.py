@@ -39,7 +39,7 @@ class FedAvg(PlainRounds):
         self.keep(client, sgd)
         return weights_of(network)
 
-    def _keeper(self, client: int, name: str) -> Any:
+    def _state_key(self, client: int, name: str) -> Any:
         return client if getattr(self.method, "momentum", None) == "kept" else None
 
     def away(self, network: Any) -> Any:
@@ -185,7 +185,7 @@ def test_everyones_images_are_those_whose_labels_are_visible(setting):
     methods = {"everywhere": ServerOnly(**B, images="everyones"), "server": ServerOnly()}
     environment = prepare(tiny_with(methods.get(setting, SupervisedFL()), setting))
     split = environment.split
-    visible = np.concatenate([split.server_N, *environment.held.labelled])
+    visible = np.concatenate([split.server_N, *environment.assignment.labelled])
     if setting == "everywhere":
         assert len(visible) == len(split.server_N) + sum(map(len, split.clients))
     assert sorted(environment.part(CENTRAL, "everyones").positions_N.tolist()) == sorted(visible.tolist())
