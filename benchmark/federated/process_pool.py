@@ -147,14 +147,14 @@ class Worker:
         self._job, self.answer = "", Future[Any]()
         self.answer.set_result(None)
 
-    def submit(self, job: Job, private: Tree | None, *how: Any) -> Future[Any]:
+    def submit(self, job: Job, private: Tree | None, round_number: int, wants_gradient: bool) -> Future[Any]:
         """Send the job, and return a future with the result or error of `JobRunner.run` or `JobRunner.gradient`.
 
-        `how` contains the last arguments of `result_of`. Raise FsslError if the job cannot be sent.
+        Raise FsslError if the job cannot be sent.
         """
-        self._job = name_of(job, how[0])
+        self._job = name_of(job, round_number)
         try:
-            message = packed((job, private, *how), self._in_files)
+            message = packed((job, private, round_number, wants_gradient), self._in_files)  # for `result_of`
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             remedy = "make the update a dataclass at the top level of a module"
             raise FsslError(f"{self._job} cannot be sent to a worker process: {error}; {remedy}") from error

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -140,21 +140,29 @@ def jobs_given(jobs: Sequence[fl.Job], K: int) -> Sequence[fl.Job]:
     return jobs
 
 
-Marks = list[tuple[str, object, object]]  # for each leaf of a tree: its name, the leaf, and a value that shows changes
+class Mark(NamedTuple):
+    """A leaf of a tree, with a value that differs after a change of the leaf in place."""
+
+    name: str
+    leaf: object
+    version: object
+
+
+Marks = list[Mark]  # of all leaves of a tree
 
 
 def marks_of(tree: object, name: str = "") -> Marks:
     """Collect the marks that `change_since` needs to detect a change of a tree in place.
 
-    The mark of a tensor is the number of its changes in place, which torch counts.
+    The version of a tensor is the number of its changes in place, which torch counts.
     """
     if isinstance(tree, Mapping):
         return [mark for key, value in tree.items() for mark in marks_of(value, f"{name}.{key}" if name else f"{key}")]
     if isinstance(tree, list | tuple):
         return [mark for index, value in enumerate(tree) for mark in marks_of(value, f"{name}[{index}]")]
     if isinstance(tree, Tensor):
-        return [(name, tree, None if tree.is_inference() else tree._version)]
-    return [(name, tree, tree.tobytes() if isinstance(tree, np.ndarray) else None)]
+        return [Mark(name, tree, None if tree.is_inference() else tree._version)]
+    return [Mark(name, tree, tree.tobytes() if isinstance(tree, np.ndarray) else None)]
 
 
 def change_since(marks: Marks, tree: object) -> str | None:
@@ -164,9 +172,9 @@ def change_since(marks: Marks, tree: object) -> str | None:
     """
     for before, now in zip_longest(marks, marks_of(tree)):
         if before is None or now is None:
-            return str((before or now)[0])
-        if before[0] != now[0] or before[1] is not now[1] or before[2] != now[2]:
-            return before[0]
+            return str((before or now).name)
+        if before.name != now.name or before.leaf is not now.leaf or before.version != now.version:
+            return str(before.name)
     return None
 
 

@@ -29,7 +29,7 @@ Legend: N images of a batch, V = 2 N views of these images, the weak ones first;
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -203,7 +203,7 @@ def instance_loss(outputs_VP: Tensor, temperature: float) -> Tensor:
     return (torch.logsumexp(logits_VV.masked_fill(itself_VV, -torch.inf), dim=-1) - second_V).mean()
 
 
-def neighbour_loss(own_NF: Tensor, twin_NF: Tensor, divisor: Any) -> Tensor:
+def neighbour_loss(own_NF: Tensor, twin_NF: Tensor, divisor: Literal["paper", "released_code"]) -> Tensor:
     """Compute the squared differences of the cosines of all pairs of images in the two networks.
 
     They are divided by N^2, or by N ^ 2 as in the released code, at least 1.
