@@ -8,6 +8,7 @@ Legend: M jobs.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -133,7 +134,7 @@ class Tick:
             if self._changes:
                 with torch.no_grad():
                     number = inputs.number + phase + 1
-                    self._of_each(self._update.after_step, state, state.trainable, inputs, phase, number)
+                    self._for_all_jobs(self._update.after_step, state, state.trainable, inputs, phase, number)
             results.append((loss_M.detach(), {name: value.detach() for name, value in aux.items()}))
         keep_in_place(state, begun)
         return results
@@ -177,10 +178,10 @@ class Tick:
             return loss, dict(aux)
 
         with drawing(masks):
-            loss_M, aux = self._of_each(loss, state, trainable, inputs, phase, number)
+            loss_M, aux = self._for_all_jobs(loss, state, trainable, inputs, phase, number)
         return loss_M, aux
 
-    def _of_each(
+    def _for_all_jobs(
         self,
         function: Callable[[Step], Any],
         state: StackedState,
@@ -193,7 +194,7 @@ class Tick:
 
         Changes of `private` and `notes` are written into `state`.
         """
-        given = {
+        arguments = {
             "weights": {"trainable": trainable, "frozen": state.frozen},
             "received": state.received,
             "private": state.private,
@@ -201,42 +202,62 @@ class Tick:
             "batch": inputs.batch,
             "drawn": inputs.drawn[phase],
         }
-        leaves, layout = tree_flatten(given)
-        is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
+        leaves, layout = tree_flatten(arguments)
         outcome = _Flat()
 
-        def one(*tensors: Tensor) -> list[Tensor]:
-            values = iter(tensors)
-            mixed = [next(values) if tensor else leaf for leaf, tensor in zip(leaves, is_tensor, strict=True)]
-            job = tree_unflatten(mixed, layout)
-            named = dict(_named(job["weights"]))
-
-            def call(trainable: nn.ModuleDict, frozen: nn.ModuleDict) -> Any:
-                step = Step(
-                    trainable=trainable,
-                    frozen=frozen,
-                    batch={stream: Batch(**fields) for stream, fields in job["batch"].items()},
-                    drawn=job["drawn"],
-                    received=state.without("received", {**state.shared, **job["received"]}),
-                    private=state.without("private", job["private"]),
-                    notes=state.without("notes", job["notes"]),
-                    number=number,
-                )
-                result = function(step)
-                trees = [tree.plain() if isinstance(tree, LeftOut) else tree for tree in (step.private, step.notes)]
-                return result, *trees
-
-            given = dict(named)
-            result = functional_call(self._networks, named, (call,))
-            replaced = [name for name, tensor in named.items() if tensor is not given[name]]
-            if replaced:
-                raise CannotStack(f"its network replaces {replaced[0]!r}; change it in place, by `copy_`")
+        def one_job(*tensors: Tensor) -> list[Tensor]:
+            job = tree_unflatten(_with_tensors(leaves, tensors), layout)
+            weights = dict(_named(job["weights"]))
+            before = dict(weights)
+            call = partial(_call_with_step, function, state, job, number)
+            result = functional_call(self._networks, weights, (call,))
+            _refuse_replaced(before, weights)
             return outcome.flattened(result)
 
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         with OperationsWithRules():
-            result, state.private, state.notes = outcome.restored(vmap(one)(*tensors))
+            result, state.private, state.notes = outcome.restored(vmap(one_job)(*tensors))
         return result
+
+
+def _with_tensors(leaves: Sequence[Any], tensors: Sequence[Tensor]) -> list[Any]:
+    """Return the leaves with these tensors in place of the tensors among them."""
+    values = iter(tensors)
+    return [next(values) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+
+
+def _call_with_step(
+    function: Callable[[Step], Any],
+    state: StackedState,
+    job: Mapping[str, Any],
+    number: int,
+    trainable: nn.ModuleDict,
+    frozen: nn.ModuleDict,
+) -> tuple[Any, Tree, Tree]:
+    """Call the function with the step of one job. Return its result, and the client state and notes that it leaves."""
+    step = Step(
+        trainable=trainable,
+        frozen=frozen,
+        batch={stream: Batch(**fields) for stream, fields in job["batch"].items()},
+        drawn=job["drawn"],
+        received=state.without("received", {**state.shared, **job["received"]}),
+        private=state.without("private", job["private"]),
+        notes=state.without("notes", job["notes"]),
+        number=number,
+    )
+    result = function(step)
+    return result, _plain(step.private), _plain(step.notes)
+
+
+def _plain(tree: Tree) -> Tree:
+    return tree.plain() if isinstance(tree, LeftOut) else tree
+
+
+def _refuse_replaced(before: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Raise CannotStack if a network has replaced a tensor instead of changing it in place."""
+    for name, tensor in weights.items():
+        if tensor is not before[name]:
+            raise CannotStack(f"its network replaces {name!r}; change it in place, by `copy_`")
 
 
 class _Flat:
@@ -342,7 +363,7 @@ REPLACED: dict[str, Callable[..., Tensor]] = {
 
 
 def _named(weights: Mapping[str, StackedWeights]) -> Iterator[tuple[str, Tensor]]:
-    """Yield all tensors by their names in `Networks`."""
+    """Yield all tensors by their names in `JobNetworks`."""
     for kind, sets in weights.items():
         for name, tensors in sets.items():
             for tensor, value in tensors.items():
