@@ -116,7 +116,7 @@ def on_noise(experiment: Experiment) -> Environment:
         train_images_NCHW=noise(len(data.train_labels_N), data.image_shape),
         test_images_NCHW=noise(len(data.test_labels_N), data.image_shape),
     )
-    return prepare(known.experiment, data=noisy, split=lambda labels_N, **rule: known.split)
+    return prepare(known.experiment, data=noisy, split=lambda labels_N, spec: known.split)
 
 
 def noise(N: int, shape: tuple[int, ...]) -> torch.Tensor:

@@ -98,50 +98,60 @@ def mean_total_variation(counts_Kd: IntArray) -> float:
     return min(max(round(total / (K * (K - 1) / 2), 12), 0.0), 1.0)  # further digits are rounding errors of the sum
 
 
-def split(
-    labels_N: IntArray,
-    num_classes: int,
-    N_s: int,
-    K: int,
-    partition: Partition,
-    seed: int,
-    N_validation: int = 0,
-    labels_per_client: int = 0,
-    images: int = 0,
-    labelled_share: float = 0.0,
-    unknown_classes: int = 0,
-    unknown_share: float = 0.0,
-) -> Split:
+@dataclass(frozen=True, kw_only=True)
+class SplitSpec:
+    """The rules by which `split` distributes training images."""
+
+    num_classes: int
+    N_s: int  # labelled images at the server
+    K: int
+    partition: Partition
+    seed: int
+    N_validation: int = 0  # labelled images at the server that are never trained on
+    labels_per_client: int = 0  # labelled images of each class at each client
+    images: int = 0  # largest number of images that are used, the same share of each class; 0: all
+    # If above 0, this share of the rarest class is the number of images of each class that the partition rule first
+    # distributes as labelled images.
+    labelled_share: float = 0.0
+    # The last classes are unknown: server and validation get no image of them, and they are `unknown_share` of each
+    # client's images.
+    unknown_classes: int = 0
+    unknown_share: float = 0.0
+
+
+def split(labels_N: IntArray, spec: SplitSpec) -> Split:
     """Distribute N training images among the server and K clients.
 
-    The server gets N_s labelled and N_validation held-out images. Each client gets `labels_per_client` labelled images
-    of each class, and the partition rule distributes the remaining images. If `labelled_share` is above 0, this share
-    of the rarest class is the number of images of each class that the rule first distributes as labelled images.
-    `images` is the largest number of images that are used, the same share of each class; 0 means all. The last
-    `unknown_classes` classes are unknown: server and validation get no image of them, and they are `unknown_share` of
-    each client's images. Raise ConfigError if there are not enough labelled images for these numbers.
+    The partition rule distributes the images that are left after those of the server, of the validation and of the
+    clients' labels. Raise ConfigError if there are not enough labelled images for the numbers in `spec`.
     """
-    n_d = class_counts_in_use(np.bincount(labels_N, minlength=num_classes), images)
-    D = num_classes - unknown_classes
+    K, partition, seed = spec.K, spec.partition, spec.seed
+    n_d = class_counts_in_use(np.bincount(labels_N, minlength=spec.num_classes), spec.images)
+    D = spec.num_classes - spec.unknown_classes
     server_d, validation_d = np.zeros_like(n_d), np.zeros_like(n_d)
-    others, known = N_validation + K * max(1, D * labels_per_client), "known classes" if unknown_classes else "classes"
-    server_d[:D] = _server_counts(n_d[:D], N_s, others, known)
-    validation_d[:D] = _validation_counts(n_d[:D] - server_d[:D], N_validation)
+    least_of_others = spec.N_validation + K * max(1, D * spec.labels_per_client)
+    classes = "known classes" if spec.unknown_classes else "classes"
+    server_d[:D] = _server_counts(n_d[:D], spec.N_s, others=least_of_others, classes=classes)
+    validation_d[:D] = _validation_counts(n_d[:D] - server_d[:D], spec.N_validation)
     left_d = n_d - server_d - validation_d
-    if labelled_share:
-        labelled_Kd = _labelled_apart(left_d, K, partition, seed, labelled_share)
+    if spec.labelled_share:
+        labelled_Kd = _labelled_apart(left_d, K, partition, seed, spec.labelled_share)
     else:
-        labelled_Kd = _labelled_alike(left_d, K, labels_per_client)
+        labelled_Kd = _labelled_alike(left_d, K, spec.labels_per_client)
     left_d -= labelled_Kd.sum(axis=0)
     counts_Kd = _shares(left_d, K, partition, seed)
-    if unknown_classes:
-        counts_Kd = with_unknown_share(counts_Kd, D, unknown_share)
-    server, validation, *held = _deal(labels_N, np.vstack([server_d, validation_d, labelled_Kd, counts_Kd]), seed)
+    if spec.unknown_classes:
+        counts_Kd = with_unknown_share(counts_Kd, D, spec.unknown_share)
+    server, validation, *of_clients = _deal(labels_N, np.vstack([server_d, validation_d, labelled_Kd, counts_Kd]), seed)
     return Split(
-        server_N=server, validation_N=validation, labelled=tuple(held[: len(labelled_Kd)]),
-        clients=tuple(held[len(labelled_Kd) :]),
-        num_classes=num_classes, partition=partition, seed=seed,
-    )  # fmt: skip
+        server_N=server,
+        validation_N=validation,
+        labelled=tuple(of_clients[: len(labelled_Kd)]),
+        clients=tuple(of_clients[len(labelled_Kd) :]),
+        num_classes=spec.num_classes,
+        partition=partition,
+        seed=seed,
+    )
 
 
 def _shares(n_d: IntArray, K: int, partition: Partition, seed: int) -> IntArray:
@@ -255,11 +265,11 @@ def _deal(labels_N: IntArray, sizes_Hd: IntArray, seed: int) -> list[IntArray]:
     return [np.flatnonzero(owner_N == holder) for holder in range(len(sizes_Hd))]
 
 
-def _server_counts(n_d: IntArray, N_s: int, others: int, classes: str = "classes") -> IntArray:
+def _server_counts(n_d: IntArray, N_s: int, *, others: int, classes: str) -> IntArray:
     """Return the (d,) numbers of labelled images of each class at the server.
 
-    `others` is the least number of images that clients and validation need. Raise ConfigError, which names the nearest
-    possible values, if N_s is not possible.
+    `others` is the least number of images that clients and validation need, and `classes` names the classes in errors.
+    Raise ConfigError, which names the nearest possible values, if N_s is not possible.
     """
     d, scarce = len(n_d), int(n_d.argmin())
     if N_s % d:

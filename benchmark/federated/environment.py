@@ -17,7 +17,8 @@ from benchmark.data.augment import Augmentation
 from benchmark.data.datasets import DataSet, as_released, load
 from benchmark.data.open_set import with_unknown
 from benchmark.data.pooled import arrivals, pooled
-from benchmark.data.split import LabelAssignment, Split, assign_labels, split, with_extra
+from benchmark.data.split import LabelAssignment, Split, SplitSpec, assign_labels, split, with_extra
+from benchmark.data.tables import IntArray
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import memory_format
@@ -263,7 +264,9 @@ def weights_of(network: nn.Module, names: Collection[str] | None = None) -> Weig
     return {name: value.detach().clone() for name, value in own.items() if name in wanted}
 
 
-def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Callable[..., Split] = split) -> Environment:
+def prepare(
+    experiment: Experiment, *, data: DataSet | None = None, split: Callable[[IntArray, SplitSpec], Split] = split
+) -> Environment:
     """Load and split the data, and check the method against them.
 
     If `data` is given, it is used instead of loading a set. `split` is the function that splits it. Raise ConfigError
@@ -280,8 +283,7 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
     if settings.label_setting == "open":
         data = with_unknown(data, settings.unknown_classes)
     labels_N = data.train_labels_N.numpy()
-    divided = split(
-        labels_N,
+    spec = SplitSpec(
         num_classes=data.num_classes + len(data.unknown),
         N_s=settings.N_s,
         K=experiment.federation.K,
@@ -294,6 +296,7 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
         unknown_classes=len(data.unknown),
         unknown_share=settings.unknown_share if data.unknown else 0,
     )
+    divided = split(labels_N, spec)
     assigned = assign_labels(
         divided,
         labels_N,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.data.partition import ClassSkew, Dirichlet, Iid
-from benchmark.data.split import Split, assign_labels, split
+from benchmark.data.split import Split, SplitSpec, assign_labels, split
 from benchmark.errors import ConfigError
 
 LABELS_N = np.tile(np.arange(5), 60)
@@ -35,7 +35,9 @@ def hand_made(*clients: list[int], d: int = 3) -> tuple[Split, np.ndarray]:
 )
 def test_nothing_lost_and_nothing_twice(setting, K, share, labelled_clients, choice, rule):
     """What the clients hold (and the server's images, where they are a client's) comes once, labelled or unlabelled."""
-    whole = split(LABELS_N, 5, 20, K, rule, 1, 10, labels_per_client=2 if setting == "every_client" else 0)
+    at_clients = 2 if setting == "every_client" else 0
+    spec = SplitSpec(num_classes=5, N_s=20, K=K, partition=rule, seed=1, N_validation=10, labels_per_client=at_clients)
+    whole = split(LABELS_N, spec)
     actual = assign_labels(
         whole, LABELS_N, setting,
         labelled_clients=min(labelled_clients, K), labelled_choice=choice, labelled_share=share,
@@ -74,7 +76,8 @@ def test_balanced_clients_are_complete_and_of_mean_size():
 def test_labels_drawn_apart_are_among_the_unlabelled_images_too(half, share, rule, seed):
     """floor(share x 40) of each class, 40 images of the rarest, are dealt out by the rule, and so are the others."""
     labels_N = np.random.default_rng(0).permutation(np.repeat(np.arange(4), [60, 40, 50, 70]))
-    whole = split(labels_N, 4, 0, 2 * half, rule, seed, labelled_share=share)
+    spec = SplitSpec(num_classes=4, N_s=0, K=2 * half, partition=rule, seed=seed, labelled_share=share)
+    whole = split(labels_N, spec)
     actual = assign_labels(whole, labels_N, "drawn_apart")
     m = int(40 * share)
     assert whole.counts(labels_N, whole.labelled).sum(axis=0).tolist() == [m] * 4 and actual.hidden
@@ -106,7 +109,7 @@ def test_a_share_of_each_client_by_hand(client, share, expected):
 
 
 def test_settings_that_cannot_be():
-    whole = split(LABELS_N, 5, 0, 3, Iid(), 0)
+    whole = split(LABELS_N, SplitSpec(num_classes=5, N_s=0, K=3, partition=Iid(), seed=0))
     with pytest.raises(ConfigError, match="labelled_clients is 4, .*K=3; choose 1 to 3"):
         assign_labels(whole, LABELS_N, "some_clients", labelled_clients=4)
     with pytest.raises(ConfigError, match="N_s"):
