@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmark.config import from_plain, nearest, read_as
-from benchmark.data.datasets import entry_of, image_shape_of
+from benchmark.data.datasets import entry_of, shape_and_classes_of
 from benchmark.data.partition import Partition
 from benchmark.data.split import with_unknown_share
 from benchmark.data.tables import IntArray
@@ -58,12 +58,12 @@ FACTORS: Mapping[str, Callable[[Experiment], Factor]] = {
 
 @cache
 def _parameters(model: Model, data: str) -> int:
-    return count_parameters(build(model, *image_shape_of(data), seed=0))
+    return count_parameters(build(model, *shape_and_classes_of(data), seed=0))
 
 
 @cache
 def _flops(model: Model, data: str) -> int:
-    shape, classes = image_shape_of(data)
+    shape, classes = shape_and_classes_of(data)
     return forward_flops(build(model, shape, classes, seed=0), shape)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from benchmark.data.datasets import DATASETS, DataSet, as_released, channel_statistics, image_shape_of, load
+from benchmark.data.datasets import DATASETS, DataSet, as_released, channel_statistics, load, shape_and_classes_of
 from tests.data.places import REAL, own_cache  # noqa: F401 - a fixture for every test here
 
 
@@ -42,7 +42,7 @@ def test_what_is_known_of_a_set_is_what_is_loaded(name):
     if name != "digits" and not (REAL / name).is_dir():
         pytest.skip(f"no {name} in FSSL_DATA or ../shared/data")
     data, known = load(name, REAL if REAL.is_dir() else None), DATASETS[name]
-    assert (known.image_shape, known.num_classes) == (data.image_shape, data.num_classes) == image_shape_of(name)
+    assert (known.image_shape, known.num_classes) == (data.image_shape, data.num_classes) == shape_and_classes_of(name)
     assert (known.train, known.test) == (len(data.train_labels_N), len(data.test_labels_N))
     for computed, printed in zip(channel_statistics(data.train_images_NCHW), known.statistics or (), strict=False):
         assert computed == pytest.approx(printed, abs=5e-5 if name == "mnist" else 5e-4)
