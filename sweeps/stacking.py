@@ -45,7 +45,7 @@ class Examiner(GroupRunner):
             if isinstance(begun, Member):
                 kinds[kind_of(begun, self._environment.experiment.optimizer)].append(begun)
         for kind, members in kinds.items():
-            self._examined(kind, members)
+            self.examination.findings_of(kind, members)
             self.reasons[kind.name] = self.counts.reasons.get(kind.name, "")
         outcomes = {}
         for index, job in job_of.items():

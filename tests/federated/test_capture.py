@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.stacked.engine import StackedEngine
-from benchmark.federated.stacked.runner import Shared
+from benchmark.federated.stacked.shared import Shared
 from benchmark.methods.ssfl import ConsistencyUpdate
 from tests.federated.test_stacked import MOST, difference, longer
 from tests.methods.golden import TRACES

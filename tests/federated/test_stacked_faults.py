@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmark.data.partition import Dirichlet
 from benchmark.experiment import Experiment
-from benchmark.federated.stacked.runner import GroupRunner, Shared
+from benchmark.federated.stacked.runner import GroupRunner
+from benchmark.federated.stacked.shared import Shared
 from benchmark.methods import protocol as fl
 from benchmark.methods.shared import mean_of
 from benchmark.models.build import Model

@@ -29,7 +29,8 @@ from benchmark.federated.stacked.engine import StackedEngine
 from benchmark.federated.stacked.group import Group
 from benchmark.federated.stacked.layers import Masks
 from benchmark.federated.stacked.log import Log
-from benchmark.federated.stacked.runner import GroupRunner, Shared
+from benchmark.federated.stacked.runner import GroupRunner
+from benchmark.federated.stacked.shared import Shared
 from benchmark.federated.stacked.tick import Inputs, StackedState, Tick
 from tests.federated.accelerator import DEVICE, Accelerator
 from tests.federated.test_replay import BY_PASSES, Operations, copied, tensors_in

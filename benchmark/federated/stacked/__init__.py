@@ -11,6 +11,8 @@ once for all of them.
 * `optimizer` implements SGD and Adam for M jobs, with a norm, rate and step count per job.
 * `log` collects the reports of a group's steps and reads them once.
 * `guard` compares the first step of each kind with the same jobs trained separately.
+* `examine` does this for the jobs of a round, and builds the networks of their groups.
+* `shared` has the state that runs share if they train together.
 * `runner` and `engine` train groups and rounds.
 * `together` trains the jobs of several runs of one cell as one, in one process.
 

@@ -9,7 +9,8 @@ from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import state_key_of
 from benchmark.federated.stacked.capture import cuda_graph
 from benchmark.federated.stacked.layers import in_memory_order
-from benchmark.federated.stacked.runner import GroupRunner, Shared
+from benchmark.federated.stacked.runner import GroupRunner
+from benchmark.federated.stacked.shared import Shared
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 from benchmark.streams import seed_globals
 

@@ -6,6 +6,7 @@ Legend: M jobs, S of them in one step.
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -265,6 +266,11 @@ def copy_of(generator: torch.Generator) -> torch.Generator:
     copied = torch.Generator()
     copied.set_state(generator.get_state())
     return copied
+
+
+def with_fresh_streams(member: Member) -> Member:
+    """Return the job with copies of its random streams, so that the job can be started again."""
+    return replace(member, draw=copy_of(member.draw), dropout=copy_of(member.dropout))
 
 
 def stacked_batches(batches: Sequence[LocalBatch]) -> dict[str, dict[str, Any]]:
