@@ -18,9 +18,11 @@ from benchmark.experiment import Experiment
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.ssfl import SSFL
 from benchmark.papers.bounds import ALONE, ALONE_NOTE, bound, labels_alone, lacking
+from benchmark.papers.computed import clients_of
 from benchmark.papers.item import Cell
+from benchmark.papers.paper import Paper
 from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins
-from benchmark.papers.table import Paper, clients_of, items
+from benchmark.papers.table import items
 
 CLASSES = 10
 

@@ -21,8 +21,9 @@ from benchmark.optimizer import Cosine, Optimizer
 from benchmark.papers import ssfl
 from benchmark.papers.bounds import ALONE, bound, steps_on_labels
 from benchmark.papers.item import Cell
+from benchmark.papers.paper import Paper
 from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins
-from benchmark.papers.table import Paper, items
+from benchmark.papers.table import items
 
 SECTION_4 = (100, 2500)  # numbers of labels that only section 4 names, for SVHN
 # Of a group norm, as in HeteroFL's released code (models/conv.py). 32 groups do not fit WResNet28x2's 16 channels.

@@ -19,8 +19,9 @@ from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import FedAvg, Grouping, SelfTraining
 from benchmark.optimizer import Cosine
 from benchmark.papers.item import Cell
+from benchmark.papers.paper import AS_PRINTED, Factor, Paper, Rule, Variant, on_cifar10
 from benchmark.papers.scale import FULL_SIZE, REDUCED, Scale, experiment_of, stand_ins
-from benchmark.papers.table import AS_PRINTED, Factor, Paper, Rule, Variant, items, on_cifar10
+from benchmark.papers.table import items
 
 BATCH_SIZE = 64  # B of Table A.1
 STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1

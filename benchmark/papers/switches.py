@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Cell, Item
+from benchmark.papers.paper import Paper
 from benchmark.papers.published import check_keys, read_published
 from benchmark.papers.scale import REDUCED, changed
-from benchmark.papers.table import SELECTIONS, Paper, item
+from benchmark.papers.table import SELECTIONS, item
 
 DEFAULT, OTHER = "Default", "Other"
 
