@@ -201,8 +201,11 @@ class FederatedModule(pl.LightningModule):
 # Warnings that do not concern users: rounds need no loader workers, the server never validates through Lightning,
 # engines choose devices, and Lightning 2.6 uses names that torch 2.15 has renamed.
 NOTHING_TO_A_USER = (
-    *("does not have many workers", "`training_step` returned `None`", "configure_optimizers"),
-    *("GPU available but not used", r"isinstance\(treespec, LeafSpec\)"),
+    "does not have many workers",
+    "`training_step` returned `None`",
+    "configure_optimizers",
+    "GPU available but not used",
+    r"isinstance\(treespec, LeafSpec\)",
 )
 
 

@@ -25,8 +25,20 @@ OF_PSEUDO_LABELS = ("labels_N", "kept_N", "candidates_ND")
 # Names in a run record that are reserved for the measurements of the suite: a method's metrics need different names.
 RESERVED_STARTS = ("test/", "validation/", "pseudo/", "diversity/", "comm/", "time/", "rounds_to/", "exchange/")
 COLUMNS = (  # the columns of `benchmark.load`
-    *("cell_key", "seed", "status", "profile", "round", "local_steps"),
-    *("method", "data", "labels", "network", "partition", "K", "C", "T"),
+    "cell_key",
+    "seed",
+    "status",
+    "profile",
+    "round",
+    "local_steps",
+    "method",
+    "data",
+    "labels",
+    "network",
+    "partition",
+    "K",
+    "C",
+    "T",
 )
 OF_THE_SUITE = ("comm/shared_images",)  # metrics with a reserved start that methods of the suite report
 LARGEST = 1e300  # the bound on the size of a number in a run record (`records.schema`)

@@ -374,7 +374,18 @@ PAPER = Paper(
 )
 TABLES = ("tab2", "tab1", "tab3", "tab4", "tab5", "tabd1", "tabe1", "tabf1", "tabg1", "tabh1", "tabi1", "tabj1")
 FIGURES = (
-    *("fig2", "fig3", "fig4", "fig5_left", "fig5_middle", "fig5_right", "figb1", "figc1"),
-    *("fig6", "figd1", "figd2", "figd3", "figd4"),
+    "fig2",
+    "fig3",
+    "fig4",
+    "fig5_left",
+    "fig5_middle",
+    "fig5_right",
+    "figb1",
+    "figc1",
+    "fig6",
+    "figd1",
+    "figd2",
+    "figd3",
+    "figd4",
 )
 ITEMS = items(PAPER, (*TABLES, *FIGURES))

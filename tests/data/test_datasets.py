@@ -61,9 +61,16 @@ def test_statistics_of_sage_s_released_code(name, own, training, test):
     """By its files: all training images as CIFAR-10's, test images by their own mean and these deviations."""
     image_NCHW, label_N = torch.zeros(1, len(own[0]), 2, 2, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64)
     data = DataSet(
-        name=name, train_images_NCHW=image_NCHW, train_labels_N=label_N, test_images_NCHW=image_NCHW,
-        test_labels_N=label_N, classes=("a", "b"), mean=own[0], std=own[1], content_hash="",
-    )  # fmt: skip
+        name=name,
+        train_images_NCHW=image_NCHW,
+        train_labels_N=label_N,
+        test_images_NCHW=image_NCHW,
+        test_labels_N=label_N,
+        classes=("a", "b"),
+        mean=own[0],
+        std=own[1],
+        content_hash="",
+    )
     released = as_released(data)
     assert (released.mean, released.std) == (own if training == "own" else DATASETS["cifar10"].statistics)
     assert released.test_statistics is not None and released.test_statistics[0] == own[0]

@@ -39,9 +39,13 @@ def test_nothing_lost_and_nothing_twice(setting, K, share, labelled_clients, cho
     spec = SplitSpec(num_classes=5, N_s=20, K=K, partition=rule, seed=1, N_validation=10, labels_per_client=at_clients)
     whole = split(LABELS_N, spec)
     actual = assign_labels(
-        whole, LABELS_N, setting,
-        labelled_clients=min(labelled_clients, K), labelled_choice=choice, labelled_share=share,
-    )  # fmt: skip
+        whole,
+        LABELS_N,
+        setting,
+        labelled_clients=min(labelled_clients, K),
+        labelled_choice=choice,
+        labelled_share=share,
+    )
     clients = K + 1 if setting == "one_more_client" else K
     assert len(actual.labelled) == len(actual.unlabelled) == clients and actual.hidden
     server = whole.server_N if setting == "one_more_client" else whole.server_N[:0]
@@ -60,8 +64,11 @@ def test_balanced_clients_are_complete_and_of_mean_size():
     8 off each, so the lower number goes first; client 2 lacks none and has 15, 1 off. Order: 2, 1, 3, 0."""
     whole, labels_N = hand_made([17, 0, 0], [3, 3, 2], [5, 5, 5], [8, 8, 8])
     for choice, count, expected in (
-        ("balanced", 1, [2]), ("balanced", 2, [1, 2]), ("balanced", 3, [1, 2, 3]), ("first", 2, [0, 1]),
-    ):  # fmt: skip
+        ("balanced", 1, [2]),
+        ("balanced", 2, [1, 2]),
+        ("balanced", 3, [1, 2, 3]),
+        ("first", 2, [0, 1]),
+    ):
         actual = assign_labels(whole, labels_N, "some_clients", labelled_clients=count, labelled_choice=choice)
         assert [client for client, images_N in enumerate(actual.labelled) if len(images_N)] == expected
     assert [len(images_N) for images_N in actual.unlabelled] == [0, 0, 15, 24]

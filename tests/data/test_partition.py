@@ -142,8 +142,11 @@ def test_more_shards_for_the_largest_classes_by_hand():
 
 @given(
     n_d=st.lists(st.integers(60, 300), min_size=2, max_size=12).map(np.array),
-    K=st.integers(1, 30), wanted=st.integers(1, 12), distinct=st.booleans(), seed=st.integers(0, 5),
-)  # fmt: skip
+    K=st.integers(1, 30),
+    wanted=st.integers(1, 12),
+    distinct=st.booleans(),
+    seed=st.integers(0, 5),
+)
 def test_shards_give_every_image_once_and_as_many_classes_as_asked(n_d, K, wanted, distinct, seed):
     d = len(n_d)
     assume(K * wanted >= d and (wanted <= d or not distinct) and -(-K * wanted // d) <= 60)

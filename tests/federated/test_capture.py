@@ -104,19 +104,22 @@ def repeated(name: str, **changes: Any) -> None:
 
 
 NAMES = [
-    *(
-        "crl-fedavg",
-        "crl-batch-norm",
-        "semifl",
-        "rscfed",
-        "fedswitch",
-        "sage",
-        "fedmatch",
-        "feddure",
-        "flfl",
-        "proxyfl",
-    ),
-    *("proxyfl", "feddb", "easgd", "fedirm-released", "lg-fedavg", "heterofl", "semifl-released"),
+    "crl-fedavg",
+    "crl-batch-norm",
+    "semifl",
+    "rscfed",
+    "fedswitch",
+    "sage",
+    "fedmatch",
+    "feddure",
+    "flfl",
+    "proxyfl",
+    "feddb",
+    "easgd",
+    "fedirm-released",
+    "lg-fedavg",
+    "heterofl",
+    "semifl-released",
 ]
 
 

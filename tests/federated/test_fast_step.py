@@ -72,8 +72,16 @@ def compare(experiment: Experiment) -> list[float]:
 
 # These take the local step of another trace of their method: their label setting, partition or average is another.
 SAME_STEP = (
-    *("-some-clients", "-share", "-one-more-client", "-partly-labelled", "-some-labels", "-everywhere", "-drawn-apart"),
-    *("-grouping", "-dirichlet", "supervised-fl-every-client"),
+    "-some-clients",
+    "-share",
+    "-one-more-client",
+    "-partly-labelled",
+    "-some-labels",
+    "-everywhere",
+    "-drawn-apart",
+    "-grouping",
+    "-dirichlet",
+    "supervised-fl-every-client",
 )
 STEPS = [name for name in TRACES if not name.endswith(SAME_STEP) and name != "fixmatch"]
 
@@ -102,9 +110,29 @@ RATES = {
 # CBAFed); FedDure's regulator weighs all, thresholds of FlexMatch and Twin-sight begin low, pseudo-labelling and UDA
 # are sure of few. Batch norm has a test of its own.
 WITHOUT_TAU = (
-    *("server-only", "supervised", "fed-consist", "rscfed", "semifl", "flfl", "cbafed", "crl-batch-norm", "easgd"),
-    *("overlap", "data-sharing", "feddyn", "feddure", "flexmatch-lpl", "lg-fedavg", "heterofl", "pi-model"),
-    *("pseudo-labeling", "mean-teacher", "mixmatch", "uda", "remixmatch", "twin-sight"),
+    "server-only",
+    "supervised",
+    "fed-consist",
+    "rscfed",
+    "semifl",
+    "flfl",
+    "cbafed",
+    "crl-batch-norm",
+    "easgd",
+    "overlap",
+    "data-sharing",
+    "feddyn",
+    "feddure",
+    "flexmatch-lpl",
+    "lg-fedavg",
+    "heterofl",
+    "pi-model",
+    "pseudo-labeling",
+    "mean-teacher",
+    "mixmatch",
+    "uda",
+    "remixmatch",
+    "twin-sight",
 )
 
 

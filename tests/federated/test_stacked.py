@@ -40,8 +40,18 @@ from tests.methods.golden import TRACES
 MOST = 64
 # Traces whose rounds have one job of a kind at a time. They stack across runs (`test_together`).
 ONE_AT_A_TIME = {
-    *("server-only", "server-only-everyones", "sage-shared-momentum", "flexmatch-lpl"),
-    *("fixmatch", "fixmatch-average", "uda", "pi-model", "pseudo-labeling", "mean-teacher", "mixmatch", "remixmatch"),
+    "server-only",
+    "server-only-everyones",
+    "sage-shared-momentum",
+    "flexmatch-lpl",
+    "fixmatch",
+    "fixmatch-average",
+    "uda",
+    "pi-model",
+    "pseudo-labeling",
+    "mean-teacher",
+    "mixmatch",
+    "remixmatch",
 }
 
 
@@ -98,8 +108,18 @@ def difference(left: Any, right: Any) -> float:
 STACKING = [name for name in TRACES if name not in ONE_AT_A_TIME]
 # One trace for each way in which a round depends on earlier ones.
 LONG = {
-    *("crl-grouping", "semifl", "flfl-released", "cbafed", "rscfed", "fedswitch", "fedmatch", "easgd", "heterofl"),
-    *("feddyn", "fixmatch-lpl", "feddure"),
+    "crl-grouping",
+    "semifl",
+    "flfl-released",
+    "cbafed",
+    "rscfed",
+    "fedswitch",
+    "fedmatch",
+    "easgd",
+    "heterofl",
+    "feddyn",
+    "fixmatch-lpl",
+    "feddure",
 }
 
 

@@ -492,8 +492,20 @@ class OwnConv(nn.Conv2d):
 
 Subclass = own_layers(lambda C: OwnConv(C, C, 3))
 for _name in (
-    *("NormFree", "Untracked", "Cumulative", "NoScale", "Depthwise", "Dilated", "Same", "Pools", "Averages"),
-    *("Transposed", "Alpha", "InPlace", "OfChannels", "Subclass"),
+    "NormFree",
+    "Untracked",
+    "Cumulative",
+    "NoScale",
+    "Depthwise",
+    "Dilated",
+    "Same",
+    "Pools",
+    "Averages",
+    "Transposed",
+    "Alpha",
+    "InPlace",
+    "OfChannels",
+    "Subclass",
 ):
     globals()[_name].__name__ = _name
 
@@ -577,8 +589,26 @@ class Permuted(Small):
 
 
 LAYERS = [
-    *(NormFree, Untracked, Cumulative, NoScale, Depthwise, Dilated, Same, Pools, Averages, Transposed, Alpha, InPlace),
-    *(OfChannels, Subclass, Flat, Recurrent, Attends, Tied, Replaces, Permuted),
+    NormFree,
+    Untracked,
+    Cumulative,
+    NoScale,
+    Depthwise,
+    Dilated,
+    Same,
+    Pools,
+    Averages,
+    Transposed,
+    Alpha,
+    InPlace,
+    OfChannels,
+    Subclass,
+    Flat,
+    Recurrent,
+    Attends,
+    Tied,
+    Replaces,
+    Permuted,
 ]
 
 

@@ -40,7 +40,11 @@ from tests.methods.golden import FOLDER, TRACES, trace
 # The first trace of each method, and others with steps of their own; the rest only with the slow tests.
 KINDS = {
     *{type(TRACES[name].method): name for name in reversed(STACKING)}.values(),
-    *("feddure-released", "rscfed-released", "semifl-static-batch-norm", "fedmatch-every-client", "crl-batch-norm"),
+    "feddure-released",
+    "rscfed-released",
+    "semifl-static-batch-norm",
+    "fedmatch-every-client",
+    "crl-batch-norm",
 }
 NAMES = [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in STACKING]
 TABLE = ("crl-fedavg", "semifl", "flfl", "fedprox-fixmatch", "fedswitch", "fedmatch", "supervised-fl-everywhere")

@@ -147,10 +147,15 @@ def test_views_of_many_jobs_take_the_operations_of_one():
     environment = environment_with("randaugment")
     stream = Stream(part="unlabelled", batch_size=8, views=("weak", "strong"))
     given = [
-        Job(key=Key(client=index % 4, draw=index), update=LocalUpdate(), receives={}, data={"unlabelled": stream},
-            limit=Limit(steps=6))
+        Job(
+            key=Key(client=index % 4, draw=index),
+            update=LocalUpdate(),
+            receives={},
+            data={"unlabelled": stream},
+            limit=Limit(steps=6),
+        )
         for index in range(10)
-    ]  # fmt: skip
+    ]
     counts: list[int] = []
     with Accelerator() as accelerator:
         here = OnAccelerator(environment)._work._environment

@@ -75,9 +75,24 @@ class ReportingLoss(Labels):
 
 
 SUITE_S = (
-    *("test/accuracy", "test/own", "validation/loss", "pseudo/kept", "diversity/members", "comm/bytes_up"),
-    *("local_steps", "time/round_seconds", "round", "seed", "cell_key", "status", "profile", *SETTINGS),
-    *("rounds_to/0.5", "exchange/privacy", "", "a\rb"),
+    "test/accuracy",
+    "test/own",
+    "validation/loss",
+    "pseudo/kept",
+    "diversity/members",
+    "comm/bytes_up",
+    "local_steps",
+    "time/round_seconds",
+    "round",
+    "seed",
+    "cell_key",
+    "status",
+    "profile",
+    *SETTINGS,
+    "rounds_to/0.5",
+    "exchange/privacy",
+    "",
+    "a\rb",
 )
 
 

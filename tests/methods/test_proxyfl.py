@@ -29,8 +29,17 @@ RATES: dict[str, Any] = {"threshold": 0.4, "unlabelled_weight": 2.0, "proxy_weig
 METHOD = ProxyFL(**SIZES, **RATES, tuning_passes=3, tuning_rate=0.01)
 # All implementation choices of the method, which are the eleven points in which paper and code differ.
 CHOICES = (
-    *("projections", "labelled_candidates", "margin", "confident_images", "candidate_weights", "similarity"),
-    *("contrast_mean", "consistency_mean", "contrast_views", "class_shares", "tuning_softmax"),
+    "projections",
+    "labelled_candidates",
+    "margin",
+    "confident_images",
+    "candidate_weights",
+    "similarity",
+    "contrast_mean",
+    "consistency_mean",
+    "contrast_views",
+    "class_shares",
+    "tuning_softmax",
 )
 
 

@@ -174,8 +174,17 @@ def test_figure_5a_shows_how_mild_its_alphas_are():
 
 # The points in which ProxyFL's paper and its code differ, by the review of its equations.
 POINTS = (
-    *("projections", "labelled_candidates", "margin", "confident_images", "candidate_weights", "similarity"),
-    *("contrast_mean", "consistency_mean", "contrast_views", "class_shares", "tuning_softmax"),
+    "projections",
+    "labelled_candidates",
+    "margin",
+    "confident_images",
+    "candidate_weights",
+    "similarity",
+    "contrast_mean",
+    "consistency_mean",
+    "contrast_views",
+    "class_shares",
+    "tuning_softmax",
 )
 
 

@@ -24,8 +24,27 @@ LEFT_OUT = {"ssfl.tabd1", "ssfl.fig2", "semifl.fig3", "semifl.fig4", "semifl.fig
 LEFT_OUT |= {"fedswitch.fig2", "ssfl.taba2"}
 
 SAME = [
-    *("R", "T", "K", "C", "S", "E", "M", "precision", "recall", "alpha", "rounds", "beta_g"),
-    *("gamma", "e", "weight_decay", "momentum", "c", "B", "method", "partition", "mixup"),
+    "R",
+    "T",
+    "K",
+    "C",
+    "S",
+    "E",
+    "M",
+    "precision",
+    "recall",
+    "alpha",
+    "rounds",
+    "beta_g",
+    "gamma",
+    "e",
+    "weight_decay",
+    "momentum",
+    "c",
+    "B",
+    "method",
+    "partition",
+    "mixup",
 ]
 KEYS = {  # theirs -> ours
     **{"dataset": "data", "Ns": "N_s", "mean": "value", "std": "spread", "acc": "accuracy", "auc": "auroc"},
