@@ -134,7 +134,8 @@ def load(name: str, root: Path | None = None) -> DataSet:
 
 def _downloaded(name: str, root: Path | None) -> Source:
     """Download a set that `locate` did not find. Raise as `load` does."""
-    entry, given = entry_of(name), root or os.environ.get("FSSL_DATA")
+    entry = entry_of(name)
+    given = root or os.environ.get("FSSL_DATA")
     if given and not expanded(given).is_dir():
         raise DataError(f"data folder {given} does not exist; set --data-root or FSSL_DATA to a folder with {name}")
     searched = ", ".join(map(str, _folders_searched(root)))

@@ -324,7 +324,8 @@ def _read_part(listing: Mapping[str, Sequence[Path]], size: tuple[int, int]) -> 
     """
     files = [(label, path) for label, paths in enumerate(listing.values()) for path in paths]
     images_NCHW = np.empty((len(files), 3, size[1], size[0]), dtype=np.uint8)
-    grays, keys = [], dict[tuple[int, str], int]()
+    grays = []
+    keys = dict[tuple[int, str], int]()
     for label, path in files:
         with _opened(path) as (image, digest):
             grays.append(_is_gray(image))

@@ -150,7 +150,9 @@ def _entries(pool: str, lowest: int, highest: int, height: int, width: int, devi
     Batches then only look them up.
     """
     rows: dict[int, list[Sequence[float]]] = {family: [] for family in Kernel}
-    families, positions, operations = [], [], 0
+    families = []
+    positions = []
+    operations = 0
     for level in range(lowest, highest + 1):
         for sign in (1, -1):
             triples = POOLS[pool](level, sign, height, width)

@@ -162,7 +162,8 @@ def is_visible(name: str) -> bool:
 
 def files_below(folder: Path) -> list[Path]:
     """List each visible file once, even if several links lead to it."""
-    places, walked = [], set()
+    places = []
+    walked = set()
     for parent, folders, names in os.walk(folder, followlinks=True):
         real = Path(parent).resolve()
         folders[:] = [name for name in folders if is_visible(name) and real not in walked]

@@ -83,7 +83,8 @@ def _are_of_archives(part: Any) -> bool:
     """
     from torchvision.datasets.utils import check_integrity
 
-    raw, split = Path(part.raw_folder), getattr(part, "split", None)
+    raw = Path(part.raw_folder)
+    split = getattr(part, "split", None)
     archives = [("gzip.zip", part.md5)] if split else part.resources  # EMNIST's files are in one archive
     if part._check_legacy_exist() or not all(check_integrity(raw / file, md5) for file, md5 in archives):
         return False  # in the legacy case, torchvision reads files that its older versions wrote

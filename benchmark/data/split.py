@@ -210,11 +210,13 @@ def with_unknown_share(counts_Kd: IntArray, D: int, share: float) -> IntArray:
     has the classes in the proportions of its row of `counts_Kd`, as far as these classes last; clients are served in
     their order. Raise ConfigError if a client would have no image.
     """
-    n_d, share_of = counts_Kd.sum(axis=0), Fraction(str(float(share)))  # 0.4 is 2/5, not the nearest double
+    n_d = counts_Kd.sum(axis=0)
+    share_of = Fraction(str(float(share)))  # 0.4 is 2/5, not the nearest double
     parts = ((slice(None, D), 1 - share_of), (slice(D, None), share_of))
     N = int(n_d.sum())
     limits = [Fraction(int(n_d[part].sum()), N) / of_all for part, of_all in parts if of_all]
-    kept, result_Kd = min(Fraction(1), *limits), np.zeros_like(counts_Kd)
+    kept = min(Fraction(1), *limits)
+    result_Kd = np.zeros_like(counts_Kd)
     for part, of_all in parts:
         stock_d = n_d[part].copy()
         wanted_K = [int(of_all * kept * int(size)) for size in counts_Kd.sum(axis=1)]
@@ -271,7 +273,8 @@ def _server_counts(n_d: IntArray, N_s: int, *, others: int, classes: str) -> Int
     `others` is the least number of images that clients and validation need, and `classes` names the classes in errors.
     Raise ConfigError, which names the nearest possible values, if N_s is not possible.
     """
-    d, scarce = len(n_d), int(n_d.argmin())
+    d = len(n_d)
+    scarce = int(n_d.argmin())
     if N_s % d:
         wrong = f"is not a multiple of the {d} {classes}"
     elif N_s // d > n_d[scarce]:
@@ -331,7 +334,8 @@ def assign_labels(
     "share", `labelled_share` is the labelled share of each client's images. Raise ConfigError if the split does not
     have enough clients or labels for the setting.
     """
-    K, none = len(split.clients), np.empty(0, dtype=np.int64)
+    K = len(split.clients)
+    none = np.empty(0, dtype=np.int64)
     labelled, unlabelled = (none,) * K, split.clients  # "server" and "open"
     if setting == "everywhere":
         labelled = split.clients
@@ -399,6 +403,7 @@ def _stratified_counts(n_d: IntArray, share: Fraction) -> IntArray:
     """
     total = max(1, int(share * int(n_d.sum()) + Fraction(1, 2)))
     exact_d = share * fractions(n_d, 1)
-    counts_d, larger_first_d = np.zeros_like(n_d), np.argsort(-n_d, kind="stable")
+    counts_d = np.zeros_like(n_d)
+    larger_first_d = np.argsort(-n_d, kind="stable")
     counts_d[larger_first_d] = largest_remainders(exact_d[larger_first_d], total)
     return counts_d

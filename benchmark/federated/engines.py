@@ -68,7 +68,8 @@ class EngineOptions:
         settings = manifest.get("engine")
         if not settings:
             return self
-        name, devices = settings["name"], self.devices
+        name = settings["name"]
+        devices = self.devices
         if name not in ("pool", "reference", "stacked"):
             raise ConfigError(f"this run was begun by the engine {name!r}, which is withdrawn; start it anew")
         kind = (CPU,) if "device" not in settings else cuda_devices()
@@ -99,7 +100,8 @@ class EngineOptions:
         Their number is at most the number of jobs in a round, including the server's. With "auto" on the CPU there is
         only one if starting others costs more time than it saves.
         """
-        devices, federation = self.devices_of(experiment), experiment.federation
+        devices = self.devices_of(experiment)
+        federation = experiment.federation
         if self.engine in ("reference", "stacked") or self.threads != 1:
             return 0
         few = federation.C == 1 or federation.rounds * federation.C * federation.T < WORTH_WORKERS

@@ -151,7 +151,8 @@ class Environment:
         clients have the set's own unlabelled images, because their classes are unknown. (K, d) "labelled" exists if
         clients have additional labelled images.
         """
-        labels_N, split = self.data.train_labels_N.numpy(), self.split
+        labels_N = self.data.train_labels_N.numpy()
+        split = self.split
         counted = {"server": split.counts(labels_N, [split.server_N])[0].tolist()}
         if self.experiment.data.unlabelled != "extra":
             counted["clients"] = split.counts(labels_N).tolist()
@@ -170,7 +171,8 @@ class Environment:
 
         `model` replaces the experiment's model. The images' memory format is chosen for the device.
         """
-        model, data = self.experiment.model if model is None else model, self.data
+        model = self.experiment.model if model is None else model
+        data = self.data
         seed = self.experiment.seed if model.seed is None else model.seed
         network = build(model, data.image_shape, data.num_classes, seed=seed)
         place = torch.device(device)
@@ -331,7 +333,9 @@ def _extra_images(experiment: Experiment, data: DataSet) -> int:
     """
     if experiment.data.unlabelled != "extra":
         return 0
-    name, partition, images_NCHW = experiment.data.name, experiment.partition, data.unlabelled_images_NCHW
+    name = experiment.data.name
+    partition = experiment.partition
+    images_NCHW = data.unlabelled_images_NCHW
     if images_NCHW is None or not len(images_NCHW):
         raise ConfigError(f"data.unlabelled is 'extra', but {name} has no unlabelled split; choose 'train'")
     if partition.R_nominal != 0.0:

@@ -302,7 +302,8 @@ class JobRunner:
         if kind in self._modules and not self._is_own(job):
             self._modules[kind].reuse(job, local, rate_at)
         else:
-            network, settings = self._network(job.network), experiment.optimizer
+            network = self._network(job.network)
+            settings = experiment.optimizer
             self._modules[kind] = module_class(job)(
                 job, local, network, settings, rate_at, precision=experiment.precision, fused=self._fast
             )
@@ -313,7 +314,8 @@ class JobRunner:
         """Return the learning rate at each of the job's steps, as a share of the base rate."""
         experiment = self._environment.experiment
         T, rounds = experiment.federation.T, experiment.federation.rounds
-        schedule, first = experiment.optimizer.schedule, (round_number - 1) * T
+        schedule = experiment.optimizer.schedule
+        first = (round_number - 1) * T
         # A step of the schedule is a batch, however many losses are taken on it in turn. Those of local epochs share T.
         stride = 1.0 / len(job.update.phases) if job.limit.epochs is None else T / steps
 

@@ -118,7 +118,8 @@ class LocalModule(pl.LightningModule):
             "foreach": not self.fused,
             "fused": self.fused,
         }
-        weights, momentum = self.trainable.parameters(), self.settings.momentum
+        weights = self.trainable.parameters()
+        momentum = self.settings.momentum
         optimizer: torch.optim.Optimizer = (
             torch.optim.Adam(weights, betas=(momentum, BETA_2), **common)
             if self.settings.rule == "adam"
@@ -216,7 +217,8 @@ def load(network: nn.Module, weights: Weights, fixed: Collection[str] | None = N
 
 def train(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weights]:
     """Run local steps as Lightning's automatic optimization does, but without a Trainer. Return momentum buffers."""
-    optimizer, parameters = module.new_optimizer(), list(module.trainable.parameters())
+    optimizer = module.new_optimizer()
+    parameters = list(module.trainable.parameters())
     (group,) = optimizer.param_groups
     base = group["lr"]
     take_step = quick_step(optimizer)

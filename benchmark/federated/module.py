@@ -101,14 +101,16 @@ class FederatedModule(pl.LightningModule):
         self._round_metrics = RoundMetrics(self.environment.data.num_classes, self.environment.tied)
         world = self.environment.world(round_number, lambda jobs: self._fit(jobs, round_number))
         self._kept = ChainMap({}, dict(self.state.clients))  # an abandoned round does not change the state
-        began, self._client_seconds = time.perf_counter(), 0.0
+        began = time.perf_counter()
+        self._client_seconds = 0.0
         state, reported = self._played(world)
         self.server_seconds = time.perf_counter() - began - self._client_seconds
         self._seed("models", round_number)
         for tree in (models_of(self.experiment.method, state), state.server):  # the last finite state is kept
             if name := first_not_finite(tree):
                 raise Diverged(f"round {round_number}, after averaging: {name} is not finite; {REMEDY}")
-        self.state, self.rounds_done = replace(state, clients=dict(self._kept)), round_number
+        self.state = replace(state, clients=dict(self._kept))
+        self.rounds_done = round_number
         self.metrics = {**reported, **self._round_metrics.metrics()}
         if round_number % self.experiment.evaluation.every == 0 or round_number == self.experiment.federation.rounds:
             self.metrics.update(self.evaluator.measure(self.tested()))
@@ -118,7 +120,8 @@ class FederatedModule(pl.LightningModule):
 
         Raise ConfigError if it changes client states, or values that jobs received, because observers still read them.
         """
-        method, function = self.experiment.method, f"round {world.round}"
+        method = self.experiment.method
+        function = f"round {world.round}"
         self._received, self._left, self._outcomes = [], {}, 0
         self._seed("round", world.round)
         played = play_round(method, replace(self.state, server=with_own_leaves(self.state.server)), world)
@@ -131,7 +134,8 @@ class FederatedModule(pl.LightningModule):
     def _refuse_changed(self, state_key: str, round_number: int) -> None:
         """Raise ConfigError if the method changed the participant's client state after its last job of the round."""
         if state_key in self._left:
-            method, function = self.experiment.method, f"round {round_number}"
+            method = self.experiment.method
+            function = f"round {round_number}"
             refuse_change(method, function, f"what {state_key} keeps", *self._left[state_key])
 
     def _seed(self, *names: str | int) -> None:
@@ -192,7 +196,8 @@ class FederatedModule(pl.LightningModule):
         """Return the bytes of fixed parameters that the job's client does not have yet, and note that it has them."""
         if job.key.client < 0 or not self.environment.fixed:
             return 0
-        client, has = str(job.key.client), self.environment.fixed_bytes(job.network)
+        client = str(job.key.client)
+        has = self.environment.fixed_bytes(job.network)
         missing = max(0, has - self.downloaded.get(client, 0))
         self.downloaded[client] = self.downloaded.get(client, 0) + missing
         return missing

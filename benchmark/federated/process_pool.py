@@ -144,7 +144,8 @@ class Worker:
         self.process = context.Process(target=work, args=(theirs, device, self._in_files), daemon=True)
         self.process.start()
         theirs.close()  # closes the pipe when the process ends
-        self._job, self.answer = "", Future[Any]()
+        self._job = ""
+        self.answer = Future[Any]()
         self.answer.set_result(None)
 
     def submit(self, job: Job, private: Tree | None, round_number: int, wants_gradient: bool) -> Future[Any]:

@@ -58,7 +58,8 @@ def play_round(method: Any, state: fl.State, world: fl.World) -> fl.Round:
     Raise ConfigError if the method returned other values, used a reserved name, or changed a client state in place.
     """
     wanted = "a State and the numbers to record, such as `state, {}`"
-    function, clients = f"round {world.round}", ReadStates(state.clients)
+    function = f"round {world.round}"
+    clients = ReadStates(state.clients)
     result = method.round(replace(state, clients=clients), world)
     clients.refuse_change(method, function)
     state, named = _pair(method, function, result, fl.State, Real, wanted)

@@ -30,7 +30,9 @@ def clients_of(e: Experiment, *, pooled: bool = False) -> IntArray:
     With `pooled`, test images always count as part of the pool that is divided, as in the cell keys
     of the method comparison; without it, they count only if the test set is drawn from that pool.
     """
-    data, K, of_set = e.data, e.federation.K, entry_of(e.data.name)
+    data = e.data
+    K = e.federation.K
+    of_set = entry_of(e.data.name)
     training = of_set.train + of_set.test - data.pooled_test if data.pooled_test or pooled else of_set.train
     at_clients = K * of_set.num_classes * data.labels_per_client if data.label_setting == "every_client" else 0
     left = min(training, data.images or training) - data.N_s - data.N_validation - at_clients

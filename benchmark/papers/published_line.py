@@ -147,7 +147,8 @@ class PrintedEntry:
 
         A size that the line does not give is the size of the published experiment.
         """
-        runs, full = self.factors, self._as_published
+        runs = self.factors
+        full = self._as_published
         # One participant owns all images, so that K, C and T mean nothing.
         central = isinstance(self.experiment.method, Central)
         sizes = () if central else ("K", "C")

@@ -102,7 +102,8 @@ def scale(setting: Setting, profile: str) -> Scale:
 
 def models_sent(experiment: Experiment) -> float:
     """Return the number of local models sent in a round divided by the number of clients: "Com. cost" of Table 6."""
-    method, K = experiment.method, experiment.federation.K
+    method = experiment.method
+    K = experiment.federation.K
     if isinstance(method, RSCFed):
         return method.M * method.subset / K
     if isinstance(method, SupervisedFL) and experiment.data.label_setting == "some_clients":

@@ -72,7 +72,8 @@ def experiment(setting: Setting, rule: Rule = "released_code") -> Experiment:
     other. The published numbers came from the code. reports/ssfl/departures.md lists every
     difference.
     """
-    printed, steps_per_epoch = rule == "paper", STEPS_PER_EPOCH
+    printed = rule == "paper"
+    steps_per_epoch = STEPS_PER_EPOCH
     if printed:
         setting = as_printed(setting)
     elif setting.network == "resnet9":
@@ -249,7 +250,8 @@ def all_labelled(cells: Iterable[Cell]) -> Iterator[Cell]:
     for cell in cells:
         first.setdefault(cell.setting["data"], cell)
     for cell in first.values():
-        e, method = cell.experiment, "All labels at the server"
+        e = cell.experiment
+        method = "All labels at the server"
         supervised = replace(
             e,
             data=replace(e.data, label_setting="everywhere"),

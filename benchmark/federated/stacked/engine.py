@@ -93,7 +93,8 @@ def waves(jobs: Sequence[Job]) -> list[list[int]]:
     divided: list[list[int]] = []
     turn: dict[str, int] = {}
     for index, job in enumerate(jobs):
-        state_key, number = state_key_of(job), 0
+        state_key = state_key_of(job)
+        number = 0
         if not job.update.is_stateless:
             number = turn[state_key] = turn.get(state_key, -1) + 1
         if number == len(divided):

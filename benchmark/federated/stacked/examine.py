@@ -38,7 +38,8 @@ class Examination:
 
     def findings_of(self, kind: Kind, members: Sequence[Member]) -> Findings | None:
         """Return the findings of the first step of the kind, or None if its jobs cannot train together."""
-        findings, is_known = self._shared.findings, kind in self._shared.findings
+        findings = self._shared.findings
+        is_known = kind in self._shared.findings
         try:
             known = findings[kind] if is_known else self._first_findings(members)
             if known is not None:
@@ -116,8 +117,8 @@ class Examination:
         # stream.
         rules = {} if self._device.type == "cpu" else DROPOUT
         network = with_rules(member.prototype(), rules).double()
-        settings, job = self._settings, member.job
-        module = module_class(job)(job, member.local, network, settings, member.rate_at)
+        job = member.job
+        module = module_class(job)(job, member.local, network, self._settings, member.rate_at)
         module.draw = member.draw
         return alone(module, batches, member.dropout)
 

@@ -47,7 +47,8 @@ class Group:
         self._shapes: dict[Signature, list[MaskShape]] = {}  # shapes of the dropout masks of a step
         self._recordings: dict[Signature, Recording] = {}
         self.why_not_recorded = "its steps read step.number" if recorder and uses.number else ""
-        self._update, self._members = members[0].job.update, members
+        self._update = members[0].job.update
+        self._members = members
         self.state = self._stacked(members)
         self._parameters: StackedWeights = {}
         for name, network in networks.trainable.items():
@@ -95,7 +96,8 @@ class Group:
 
     def _left_out(self, members: Sequence[Member]) -> dict[str, set[str]]:
         """Return the names of received entries, client state and notes that the steps do not use."""
-        uses, names = self._uses, defaultdict[str, set[str]](set)
+        uses = self._uses
+        names = defaultdict[str, set[str]](set)
         for member in members:
             names["received"] |= member.job.receives.keys() - uses.received
             names["private"] |= (member.local.private or {}).keys() - uses.private
@@ -132,7 +134,8 @@ class Group:
         try:
             return self._recorded_step(inputs, signature, self._recorder)
         except CannotRepeat as error:
-            results, reason = error.args[1], str(error.args[0])
+            results = error.args[1]
+            reason = str(error.args[0])
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # a step that cannot be recorded may raise any error

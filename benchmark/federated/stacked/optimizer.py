@@ -84,7 +84,8 @@ class StackedOptimizer:
     def _sgd(
         self, weights: list[Tensor], gradients: list[Tensor], kept: dict[str, list[Tensor]], rate_M: Tensor | float
     ) -> None:
-        settings, buffers = self._settings, kept["momentum_buffer"]
+        settings = self._settings
+        buffers = kept["momentum_buffer"]
         if not isinstance(rate_M, Tensor) or rate_M.dim() == 0:
             options: Any = {"weight_decay": settings.weight_decay, "momentum": settings.momentum, "lr": rate_M}
             options |= {"dampening": 0.0, "nesterov": settings.nesterov, "maximize": False, "is_first_step": False}
@@ -104,14 +105,16 @@ class StackedOptimizer:
     def _adam(
         self, weights: list[Tensor], gradients: list[Tensor], kept: dict[str, list[Tensor]], rate_M: Tensor | float
     ) -> None:
-        settings, beta_1 = self._settings, self._settings.momentum
+        settings = self._settings
+        beta_1 = settings.momentum
         if settings.weight_decay:
             gradients = list(torch._foreach_add(gradients, weights, alpha=settings.weight_decay))
         torch._foreach_add_(kept["step"], 1)
         torch._foreach_lerp_(kept["exp_avg"], gradients, 1 - beta_1)
         torch._foreach_mul_(kept["exp_avg_sq"], BETA_2)
         torch._foreach_addcmul_(kept["exp_avg_sq"], gradients, gradients, value=1 - BETA_2)
-        means, steps_PM = kept["exp_avg"], torch.stack(kept["step"]).double()  # P parameters
+        means = kept["exp_avg"]
+        steps_PM = torch.stack(kept["step"]).double()  # P parameters
         sizes_PM = (rate_M / (1 - beta_1**steps_PM)).to(means[0].dtype)
         scales_PM = (1 - BETA_2**steps_PM).sqrt().to(means[0].dtype)
         divisors = torch._foreach_sqrt(kept["exp_avg_sq"])

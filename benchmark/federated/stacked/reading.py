@@ -131,7 +131,8 @@ def views_in(reads: Sequence[Read], spans: Sequence[Span]) -> Tensor:
             draws.append(images.draws_ND[start:end])
     if first.part is None:
         return torch.cat(given)
-    data, table_NCHW = first.environment.data, first.part.images_NCHW
+    data = first.environment.data
+    table_NCHW = first.part.images_NCHW
     images_NCHW = table_NCHW[to_device(torch.cat(positions), table_NCHW.device)]
     draws_ND = torch.cat(draws) if draws else torch.empty(len(images_NCHW), 0)
     augmentation = first.environment.augmentation
@@ -374,7 +375,8 @@ class Passes:
     def _blocks(self, reads: Sequence[Read], sets: Sequence[list[int]]) -> Iterator[list[list[int]]]:
         """Divide the weight sets, which are sorted by decreasing number of images, among passes."""
         shape = reads[0].images.environment.data.image_shape
-        pixels, at_once = math.prod(shape[1:]), self._at_once(reads)
+        pixels = math.prod(shape[1:])
+        at_once = self._at_once(reads)
         most_sets = max(1, MOST_WEIGHTS // max(1, tree_bytes(reads[0].weights)))
         block: list[list[int]] = []
         for numbers in sets:
@@ -464,7 +466,8 @@ class Passes:
 
         Only pooled variances are biased.
         """
-        sizes, device = [piece.size for piece in pieces], next(network.parameters()).device
+        sizes = [piece.size for piece in pieces]
+        device = next(network.parameters()).device
         layers = [layer for _, layer in static_norms(network) if isinstance(layer, NormByBatch)]
         for layer in layers:
             layer.groups = same_sizes(sizes, device)
@@ -497,7 +500,10 @@ def images_in(reads: Sequence[Read], numbers: Sequence[int]) -> int:
 def batch_sizes(read: Read) -> list[int]:
     """Return the sizes of the batches of a read's statistics; the last batch may be incomplete."""
     whole, rest = divmod(len(read.images), read.batch_size)
-    return [read.batch_size] * whole + [rest] * (rest > 0)
+    sizes = [read.batch_size] * whole
+    if rest > 0:
+        sizes.append(rest)
+    return sizes
 
 
 def spans_of(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -513,7 +519,8 @@ def chunks_of(reads: Sequence[Read], numbers: Sequence[int], at_once: int) -> It
     chunk: list[Span] = []
     room = at_once
     for number in numbers:
-        size, start = len(reads[number].images), 0
+        size = len(reads[number].images)
+        start = 0
         while start < size:
             span = Span(number, start, min(size, start + room))
             chunk.append(span)
@@ -521,7 +528,8 @@ def chunks_of(reads: Sequence[Read], numbers: Sequence[int], at_once: int) -> It
             start = span.end
             if not room:
                 yield chunk
-                chunk, room = [], at_once
+                chunk = []
+                room = at_once
     if chunk:
         yield chunk
 
@@ -533,7 +541,8 @@ def passes_of(batches: Sequence[Span], at_once: int) -> Iterator[list[Span]]:
     for batch in batches:
         if together and images + batch.size > at_once:
             yield together
-            together, images = [], 0
+            together = []
+            images = 0
         together.append(batch)
         images += batch.size
     if together:
@@ -544,7 +553,8 @@ def joined(
     means_BP: Tensor, vars_BP: Tensor, of_read_B: Sequence[int], weights_B: Sequence[float], *, pooled: bool
 ) -> Tensor:
     """Return statistics_R2P of each read from the statistics of its batches, joined like `mean_statistics`."""
-    device, R = means_BP.device, of_read_B[-1] + 1
+    device = means_BP.device
+    R = of_read_B[-1] + 1
     at_B = to_device(torch.tensor(of_read_B), device)
     weights_B1 = to_device(torch.tensor(weights_B, dtype=torch.float64)[:, None], device)
     totals_R1 = weights_B1.new_zeros(R, 1).index_add_(0, at_B, weights_B1)

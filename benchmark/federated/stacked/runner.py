@@ -326,8 +326,10 @@ class GroupRunner(JobRunner):
         """Return the reader of a job's `start`, or None if the job makes its passes itself."""
         if self._is_own(job):
             return None
-        draw, network = self._stream_of_start(job, round_number, purpose), self._network(job.network)
-        holder, environment = job.key.client, self._environment
+        draw = self._stream_of_start(job, round_number, purpose)
+        network = self._network(job.network)
+        holder = job.key.client
+        environment = self._environment
         return AskingReader(environment, network, holder, round_number, draw, job.network, answers)
 
     def groups(self, kind: Kind, members: Sequence[Member]) -> list[list[Member]]:
@@ -373,7 +375,8 @@ class GroupRunner(JobRunner):
 
     def _group(self, kind: Kind, members: Sequence[Member], uses: Uses) -> Group:
         """Return a group of these jobs. With a recorder, the memory of an earlier group is reused."""
-        networks, recorder = self.examination.networks_for(members[0]), self._shared.recorder
+        networks = self.examination.networks_for(members[0])
+        recorder = self._shared.recorder
         if recorder is None or members[0].has_own_network:
             return Group(networks, members, self.settings, uses, self._device)
         key = (kind, uses.shape(members[0]), len(members))
@@ -388,7 +391,8 @@ class GroupRunner(JobRunner):
 
     def train(self, kind: Kind, members: Sequence[Member], uses: Uses) -> dict[int, TrainedJob]:
         group = self._group(kind, members, uses)
-        log, number = Log(), 0
+        log = Log()
+        number = 0
         for alike in in_lockstep(members):
             for some in alike:
                 results = group.step(list(some), list(some.values()), number)
@@ -411,7 +415,8 @@ class GroupRunner(JobRunner):
 
     def _gradients(self, kind: Kind, members: Sequence[Member], uses: Uses) -> dict[int, dict[str, Weights]]:
         group = Group(self.examination.networks_for(members[0]), members, self.settings, uses, self._device)
-        sums, images = group.zeros(), [0] * len(members)
+        sums = group.zeros()
+        images = [0] * len(members)
         for alike in in_lockstep(members):
             for some in alike:
                 size = group.add_gradients(sums, list(some), list(some.values()))
@@ -421,10 +426,12 @@ class GroupRunner(JobRunner):
 
     def _concluded(self, member: Member, group: Group, at: int, reported: Reported) -> Outcome:
         """Call the job's `finish` with its rows, and with the generator states of a job that trains separately."""
-        local, left = replace(member.local), group.state
+        local = replace(member.local)
+        left = group.state
         local.trainable = {name: row(tensors, at) for name, tensors in left.trainable.items()}
         local.frozen = {name: row(tensors, at) for name, tensors in left.frozen.items()}
-        local.momentum, local.steps = group.optimizer.brought_back(at), len(member.batches)
+        local.momentum = group.optimizer.brought_back(at)
+        local.steps = len(member.batches)
         local.notes = {**local.notes, **row(left.notes, at)}
         if left.added - local.notes.keys():
             local.notes = LeftOut(local.notes, left.added)  # `finish` may request them, which raises an error
