@@ -91,12 +91,6 @@ def test_passes_of_several_seeds(name):
 # --- statistics ---
 
 
-def some_images(sizes: list[int], seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    scale_N = torch.arange(1.0, sum(sizes) + 1)[:, None, None, None]
-    return torch.randn(sum(sizes), 1, 8, 8, generator=generator) * scale_N + scale_N
-
-
 def statistics_reads(sizes: list[int], batch_size: int, pooled: bool) -> tuple[list[Read], nn.Module, list[Any]]:
     """Reads of parts of these sizes, a network, and what each part's own pass measures."""
     environment = prepare(longer(TRACES["semifl-static-batch-norm"], 1))
