@@ -19,11 +19,12 @@ from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, check_finite, holder_name
 from benchmark.federated.local import base_rate, concluded
 from benchmark.federated.machine import failures_named
+from benchmark.federated.stacked.asking import Answer, AskingReader, NotReadYet, Read
 from benchmark.federated.stacked.examine import Examination
 from benchmark.federated.stacked.group import Group, in_lockstep, with_fresh_streams
 from benchmark.federated.stacked.kinds import Kind, Member, Uses, kind_of
 from benchmark.federated.stacked.log import Log, Reported
-from benchmark.federated.stacked.reading import Answer, AskingReader, NotReadYet, Passes, Read
+from benchmark.federated.stacked.passes import Passes
 from benchmark.federated.stacked.shared import Counts, Shared
 from benchmark.federated.stacked.trees import LeftOut, Shape, row, with_own_memory
 from benchmark.federated.trees import copied, floating, mapped, moved, read_at_once, sums_of, with_own_leaves

@@ -13,7 +13,7 @@ from benchmark.federated.stacked.capture import Recorder
 from benchmark.federated.stacked.group import Group
 from benchmark.federated.stacked.guard import Findings
 from benchmark.federated.stacked.kinds import Kind
-from benchmark.federated.stacked.reading import Passes
+from benchmark.federated.stacked.passes import Passes
 from benchmark.federated.stacked.tick import JobNetworks
 from benchmark.federated.trees import moved
 
