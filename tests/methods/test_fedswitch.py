@@ -21,8 +21,12 @@ from tests.methods.plain_torch import PlainRounds, batches, compared, mean, part
 from tests.methods.watch import tiny_with, watched
 
 SHARED: dict[str, Any] = {
-    **{"threshold": 0.15, "unlabelled_weight": 2.0, "mu": 0.5},
-    **{"batch_size": 8, "labelled_batch_size": 4, "server_batch_size": 8},
+    "threshold": 0.15,
+    "unlabelled_weight": 2.0,
+    "mu": 0.5,
+    "batch_size": 8,
+    "labelled_batch_size": 4,
+    "server_batch_size": 8,
 }
 METHOD = FedSwitch(**SHARED, ratio=0.5, local_ratio=0.75, beta=0.02)
 WAYS: dict[str, Any] = {

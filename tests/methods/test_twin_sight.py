@@ -55,8 +55,12 @@ class Plain(PlainRounds):
         values = self.projector_now
         with torch.no_grad():
             for parameter, name in (
-                *((first.weight, "in_weight"), (first.bias, "in_bias"), (norm.weight, "scale"), (norm.bias, "shift")),
-                *((last.weight, "out_weight"), (last.bias, "out_bias")),
+                (first.weight, "in_weight"),
+                (first.bias, "in_bias"),
+                (norm.weight, "scale"),
+                (norm.bias, "shift"),
+                (last.weight, "out_weight"),
+                (last.bias, "out_bias"),
             ):
                 parameter.copy_(values[name])
         return nn.Sequential(first, norm, nn.ReLU(), last).train()

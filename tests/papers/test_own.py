@@ -72,8 +72,10 @@ contrast = { "B/few" = 1, "A/few" = -1 }
 form     = "improves"
 """
 OLD_KEYS = {
-    **{"A/few": "999dfb988928e330", "A/more": "523154b38216945e"},
-    **{"B/few": "f85ab27a38684734", "B/more": "cbd012ff14380ba5"},
+    "A/few": "999dfb988928e330",
+    "A/more": "523154b38216945e",
+    "B/few": "f85ab27a38684734",
+    "B/more": "cbd012ff14380ba5",
 }
 OLD_CLAIM = "9b7671e69a14b39d"
 

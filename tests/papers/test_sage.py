@@ -44,13 +44,22 @@ def test_every_number_of_tables_1_3_6_and_8_is_transcribed_twice():
 # The rows of each table of four data sets at alpha .1, as published: our method -> where a second transcription has it.
 ROWS_AT_TENTH = {
     "tab4": {
-        **{"FixMatch-LPL": "Table 1", "LPL-ALL": "notes", "FixMatch-GPL": "Table 1", "GPL-ALL": "notes"},
-        **{"ICPL alone": "table5_icpl_alone", "ICPL-Top1": "notes", "ICPL-Top5": "notes"},
+        "FixMatch-LPL": "Table 1",
+        "LPL-ALL": "notes",
+        "FixMatch-GPL": "Table 1",
+        "GPL-ALL": "notes",
+        "ICPL alone": "table5_icpl_alone",
+        "ICPL-Top1": "notes",
+        "ICPL-Top5": "notes",
     },
     "tab5": {"PROTO": "notes", "PROTO-ALL": "notes", "PROTO-Labeled": "notes", "ICPL alone": "table5_icpl_alone"},
     "tab9": {
-        **{"FixMatch-LPL": "table9_fixmatch", "ProxyFL": "Table 1", "FedLabel": "Table 1", "SAGE": "Table 1"},
-        **{"FedLabel+ProxyFL": "notes", "SAGE+ProxyFL": "notes"},
+        "FixMatch-LPL": "table9_fixmatch",
+        "ProxyFL": "Table 1",
+        "FedLabel": "Table 1",
+        "SAGE": "Table 1",
+        "FedLabel+ProxyFL": "notes",
+        "SAGE+ProxyFL": "notes",
     },
 }
 

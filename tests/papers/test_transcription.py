@@ -47,9 +47,17 @@ SAME = [
     "mixup",
 ]
 KEYS = {  # theirs -> ours
-    **{"dataset": "data", "Ns": "N_s", "mean": "value", "std": "spread", "acc": "accuracy", "auc": "auroc"},
+    "dataset": "data",
+    "Ns": "N_s",
+    "mean": "value",
+    "std": "spread",
+    "acc": "accuracy",
+    "auc": "auroc",
     **{key: key for key in SAME},
-    **{"eps": "epsilon", "stateless": "statelessness", "privacy": "privacy", "ema": "smoothing"},
+    "eps": "epsilon",
+    "stateless": "statelessness",
+    "privacy": "privacy",
+    "ema": "smoothing",
 }
 RENAMED: Mapping[str, Mapping[str, str]] = {
     "rscfed.tab4": {"total": "K"},
