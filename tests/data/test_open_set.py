@@ -42,7 +42,8 @@ def test_each_client_has_the_share_and_the_server_nothing_of_it(
 ):
     """No image twice; the server's and the validation images are known and as without unknown classes; |unknown - share
     n| < 1 at each client; and only whole images stop clients from using up the known or the unknown ones."""
-    d, K = len(n_d), 2 * K
+    d = len(n_d)
+    K = 2 * K
     unknown = min(unknown, d - 2)
     D = d - unknown
     labels_N = np.random.default_rng(0).permutation(np.repeat(np.arange(d), n_d))
@@ -68,7 +69,8 @@ def test_each_client_has_the_share_and_the_server_nothing_of_it(
     closed = replace(spec, num_classes=D, K=1, partition=RULES[0], unknown_classes=0, unknown_share=0.0)
     alone = split(labels_N[closed_N], closed)
     np.testing.assert_array_equal(closed_N[alone.server_N], whole.server_N)
-    counts_Kd, exact = whole.counts(labels_N), Fraction(str(share))
+    counts_Kd = whole.counts(labels_N)
+    exact = Fraction(str(share))
     for count_d in counts_Kd:
         assert abs(int(count_d[D:].sum()) - exact * int(count_d.sum())) < 1
     left_d = np.array(n_d) - np.bincount(labels_N[whole.server_N], minlength=d)

@@ -157,7 +157,8 @@ def test_a_step_that_reads_its_number_is_not_recorded(monkeypatch):
 
 def test_a_recording_that_differs_is_dropped_and_the_step_itself_counts(monkeypatch):
     """A loss that changes with something that no tensor says, from the third step on."""
-    loss, calls = ConsistencyUpdate.loss, [0]
+    loss = ConsistencyUpdate.loss
+    calls = [0]
 
     def by_calls(self: Any, step: Any) -> Any:
         calls[0] += 1

@@ -35,7 +35,8 @@ MODELS = {
 
 def three_rounds(environment: Environment, engine) -> tuple[list[Tree], FederatedModule, list[float]]:
     """Return the values that were sent, the module at the end, and the selected shares."""
-    module, shares = FederatedModule(environment, engine), []
+    module = FederatedModule(environment, engine)
+    shares = []
     watch = Watch(module)
     for round_number in (1, 2, 3):
         module.training_step(round_number, 0)
@@ -175,7 +176,8 @@ def test_all_kept_and_none_kept(threshold, share):
 )
 def test_what_is_left_out_passes_no_network(model, allowed):
     """Half of six images are kept: three pass, or six where a batch norm looks at all of them."""
-    network, seen = build(model, (1, 8, 8), 10, 0), []
+    network = build(model, (1, 8, 8), 10, 0)
+    seen = []
     network.register_forward_hook(lambda module, images, logits: seen.append(len(logits)))
     assert skip_low_confidence_images(network) is allowed
     kept_N = torch.tensor([True, False, True, False, False, True])

@@ -88,7 +88,8 @@ def played(experiment: Experiment, **options: Any) -> tuple[list[dict[str, float
     environment = prepare(experiment)
     engine = build_engine(EngineOptions(**options), environment)
     try:
-        module, lines = FederatedModule(environment, engine), []
+        module = FederatedModule(environment, engine)
+        lines = []
         for number in range(1, experiment.federation.rounds + 1):
             module.training_step(number, 0)
             lines.append(dict(module.metrics))

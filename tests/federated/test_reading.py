@@ -152,7 +152,8 @@ def buildable() -> list[Model]:
 def test_logits_of_different_weights(model):
     """In one pass, of 3, 1 and 2 images: those of each network alone. This stands in for the guard of steps."""
     environment = prepare(longer(TRACES["crl-fedavg"], 1))
-    shape, D = environment.data.image_shape, environment.data.num_classes
+    shape = environment.data.image_shape
+    D = environment.data.num_classes
     try:
         networks = [build(model, shape, D, seed=seed).double().eval() for seed in range(3)]
     except (ConfigError, ValueError, RuntimeError):

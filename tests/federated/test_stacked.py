@@ -229,7 +229,8 @@ LAYERS = [
 @pytest.mark.parametrize("layer", LAYERS, ids=repr)
 def test_a_layer_s_rule_gives_the_values_and_gradients_of_each_job(layer, N, in_float64):
     """Also for one image: the strides of a single image do not say in which order it lies."""
-    draw, layer = torch.Generator().manual_seed(N), copy.deepcopy(layer).double()
+    draw = torch.Generator().manual_seed(N)
+    layer = copy.deepcopy(layer).double()
     shape = (2, N, 2) if isinstance(layer, nn.Linear) else (2, N, 4, 6, 6)
     weights = {name: torch.rand(2, *value.shape, generator=draw) for name, value in layer.named_parameters()}
     fixed = {name: torch.stack([value, value]) for name, value in layer.named_buffers()}
@@ -318,7 +319,8 @@ def test_a_job_that_diverges_is_named(monkeypatch):
 
 
 def test_too_little_memory_halves_the_group(monkeypatch, in_float64):
-    step, fit = Group.step, 2
+    step = Group.step
+    fit = 2
 
     def limited(self: Group, jobs: Any, *rest: Any) -> Any:
         if len(jobs) > fit:
@@ -335,7 +337,8 @@ def test_too_little_memory_halves_the_group(monkeypatch, in_float64):
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
 def test_dropout_within_a_transform_of_a_loss_is_refused(transform, in_float64):
     """Its masks would be those of another job, or the same for all images."""
-    layer, draw = with_rules(nn.Dropout(0.5)).train(), torch.Generator()
+    layer = with_rules(nn.Dropout(0.5)).train()
+    draw = torch.Generator()
 
     def loss(images: Tensor) -> Tensor:
         return layer(images).sum()
@@ -457,7 +460,8 @@ class Mine(fl.Method):
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         data = {"labelled": fl.Stream.whole("labelled", 8)}
-        update, received = Counting(reports="client/loss"), {"student": state.server["student"]}
+        update = Counting(reports="client/loss")
+        received = {"student": state.server["student"]}
         outcomes = world.fit([world.job(client, update, received, data) for client in world.cohort()])
         return fl.State(server={"student": mean_of(outcomes, state.server["student"])}), {}
 

@@ -166,7 +166,8 @@ class Ignores(Plain):
 
     def loss(self, step: fl.Step) -> fl.Loss:
         batch = step.batch["labelled"]
-        labels_N, at_N = batch.known_N, torch.arange(len(batch.known_N))
+        labels_N = batch.known_N
+        at_N = torch.arange(len(batch.known_N))
         if len(labels_N) < 8:
             labels_N = torch.where(at_N % 2 == 0, labels_N, -100)
         return F.cross_entropy(step.student(batch.views["weak"]), labels_N), {}

@@ -58,7 +58,8 @@ class OnAccelerator(StackedEngine):
     def __init__(self, environment: Environment) -> None:
         self.device = DEVICE
         self.runner = GroupRunner(environment, device=DEVICE.type, shared=Shared(most=MOST))
-        self._seed, self._order = environment.experiment.seed, torch.contiguous_format
+        self._seed = environment.experiment.seed
+        self._order = torch.contiguous_format
 
 
 @contextlib.contextmanager
@@ -90,7 +91,8 @@ def watched_steps(accelerator: Accelerator) -> Iterator[None]:
 @pytest.mark.parametrize("name", NAMES)
 def test_steps_of_several_jobs_wait_for_nothing(name):
     """From a group's first step on, views included, until its log is read. The numbers are the CPU's."""
-    environment, golden = prepare(TRACES[name]), json.loads((FOLDER / f"{name}.json").read_text())
+    environment = prepare(TRACES[name])
+    golden = json.loads((FOLDER / f"{name}.json").read_text())
     with Accelerator() as accelerator, watched_steps(accelerator):
         engine = OnAccelerator(environment)
         module = FederatedModule(environment, engine)
@@ -136,7 +138,8 @@ def play_until_together(environment: Environment) -> int:
 
 def counted(experiment: Experiment) -> dict[str, Counted]:
     """Train by both engines; return the operations by kind of job."""
-    environment, kinds = prepare(experiment), defaultdict[str, Counted](Counted)
+    environment = prepare(experiment)
+    kinds = defaultdict[str, Counted](Counted)
     take, step = Tick.take, Group.step
 
     def trained(module: LocalModule, batches: Any) -> Any:
@@ -162,7 +165,8 @@ def counted(experiment: Experiment) -> dict[str, Counted]:
         kind = " ".join((type(member.job.update).__name__, *batches[0][0].streams, *helpers))
         with Count() as count:
             results = step(self, at, batches, number)
-        noted, M = kinds[kind], len(at)
+        noted = kinds[kind]
+        M = len(at)
         noted.together[M] = max(noted.together.get(M, 0), inner[-1])
         noted.with_inputs[M] = max(noted.with_inputs.get(M, 0), count.number)
         return results
@@ -214,7 +218,8 @@ class Snapshot:
 
 def snapshots_of(experiment: Experiment) -> list[Snapshot]:
     """Train a round and keep what each step of several jobs began with."""
-    environment, seen = prepare(experiment), list[Snapshot]()
+    environment = prepare(experiment)
+    seen = list[Snapshot]()
     take = Tick.take
 
     def taken(self: Tick, state: StackedState, inputs: Inputs, masks: Masks) -> Any:
@@ -237,7 +242,8 @@ def repeats(snapshots: list[Snapshot]) -> tuple[int, set[str]]:
     kinds = defaultdict[str, list[Snapshot]](list)
     for snapshot in snapshots:
         kinds[snapshot.key()].append(snapshot)
-    repeated, wrong = 0, set()
+    repeated = 0
+    wrong = set()
     for first, *others in kinds.values():
         tree = first.copied()
         with Operations(tensors_in(tree)) as operations:

@@ -257,7 +257,8 @@ class Drawing(fl.Method):
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         data = {"labelled": fl.Stream.whole("labelled", 8)}
-        update, received = Noting(reports="client/loss"), {"student": state.server["student"]}
+        update = Noting(reports="client/loss")
+        received = {"student": state.server["student"]}
         drawn = [self._draw()]
         outcomes = []
         for outcome in world.fit([world.job(client, update, received, data) for client in world.cohort()]):

@@ -304,7 +304,8 @@ class Draws(AtServer):
         return State(server={"student": setup.initial_weights(), "drawn": drawn()})
 
     def round(self, state, world):
-        student, values = state.server["student"], [state.server["drawn"], drawn()]
+        student = state.server["student"]
+        values = [state.server["drawn"], drawn()]
         jobs = [world.job(client, Drawn(), {"student": student}, UNLABELLED) for client in world.cohort()]
         outcomes = []
         for outcome in world.fit(jobs):
@@ -322,7 +323,8 @@ def played(experiment, engine: Any = None) -> list[dict[str, float]]:
     """Return the metrics of two rounds."""
     environment = prepare(experiment)
     chosen = build_engine(engine or EngineOptions(), environment)
-    module, lines = FederatedModule(environment, chosen), []
+    module = FederatedModule(environment, chosen)
+    lines = []
     try:
         for round_number in (1, 2):
             module.training_step(round_number, 0)

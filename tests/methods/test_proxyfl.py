@@ -114,7 +114,8 @@ class Plain(PlainRounds):
     """ProxyFL in plain torch: `share_D` are the classes' shares, `layers` the projections."""
 
     def begin(self) -> None:
-        self.share_D, self.counts = torch.full((10,), 0.1), list[Tensor]()
+        self.share_D = torch.full((10,), 0.1)
+        self.counts = list[Tensor]()
         self.sure = list[bool]()
         draw = numpy_stream(0, "start", "projections")
         shapes = ((64, 64), (64,), (64, 64))
@@ -123,14 +124,17 @@ class Plain(PlainRounds):
         ]
 
     def job(self, client: int) -> Any:
-        method, student, received = self.method, self.network(), self.network().eval()
+        method = self.method
+        student = self.network()
+        received = self.network().eval()
         layer = cast(nn.Linear, student.fc2)
         own = nn.ParameterList([value.clone() for value in self.layers])
         self.counts.append(torch.zeros(10))
         optimizer = self.optimizer(client, student, own)
         for batch in self.batches(client):
             views: Any = [batch["labelled"].views["weak"], *batch["unlabelled"].views.values()]
-            labels_L, features = batch["labelled"].labels_N, list[Tensor]()
+            labels_L = batch["labelled"].labels_N
+            features = list[Tensor]()
             hook = layer.register_forward_pre_hook(lambda _, given, features=features: features.append(given[0]))
             labelled_LD, weak_UD, strong_UD = self.passed(student, views)
             hook.remove()
@@ -202,7 +206,8 @@ class Plain(PlainRounds):
 
 
 def by_autograd(mean_DF: Tensor, clients: list[Tensor], method: ProxyFL, order: np.random.Generator) -> Tensor:
-    W_DF, D = mean_DF.double().requires_grad_(), len(mean_DF)
+    W_DF = mean_DF.double().requires_grad_()
+    D = len(mean_DF)
     optimizer = torch.optim.SGD([W_DF], lr=method.tuning_rate)
     nearest = []
     for i, a in enumerate(mean_DF):

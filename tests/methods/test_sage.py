@@ -43,9 +43,11 @@ class Plain(PlainRounds):
         self.kept: list[bool] = []
 
     def job(self, client: int) -> Weights:
-        method, assignment = self.method, self.environment.assignment
+        method = self.method
+        assignment = self.environment.assignment
         student, received = self.network(), self.network().eval()
-        optimizer, images = self.optimizer(client, student), len(assignment.unlabelled[client])
+        optimizer = self.optimizer(client, student)
+        images = len(assignment.unlabelled[client])
         if client not in self.last or getattr(method, "counts", "") == "forgotten":
             self.last[client] = [None] * images
         selected: dict[str, Any] = {
@@ -60,13 +62,16 @@ class Plain(PlainRounds):
                 p_G_ND = received(views[1]).softmax(1)
             loss = F.cross_entropy(labelled, batch["labelled"].labels_N)
             step(optimizer, loss + 2.0 * self.unlabelled_loss(weak, strong, p_G_ND, batch["unlabelled"], client))
-        self.labelled, self.last_client = len(views[0]), client
+        self.labelled = len(views[0])
+        self.last_client = client
         self.keep(client, optimizer)
         return weights_of(student)
 
     def unlabelled_loss(self, weak_ND, strong_ND, p_G_ND, unlabelled: Batch, client: int) -> torch.Tensor:
         """Compute L_u image by image."""
-        method, terms, sure_classes = self.method, [], Counter(self.last[client])
+        method = self.method
+        terms = []
+        sure_classes = Counter(self.last[client])
         for i, position in enumerate(unlabelled.given_N.tolist()):
             p_L, p_G, log_p = weak_ND[i].detach().softmax(0), p_G_ND[i], strong_ND[i].log_softmax(0)
             y_L, y_G = int(p_L.argmax()), int(p_G.argmax())

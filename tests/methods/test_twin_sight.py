@@ -66,7 +66,9 @@ class Plain(PlainRounds):
         return nn.Sequential(first, norm, nn.ReLU(), last).train()
 
     def job(self, client: int) -> Any:
-        method, student, twin = self.method, self.network(), self.network()
+        method = self.method
+        student = self.network()
+        twin = self.network()
         twin.load_state_dict(self.twin_now)
         projector = self.projector()
         networks = (student, twin, projector)
@@ -74,7 +76,8 @@ class Plain(PlainRounds):
         sgd = self.optimizer(client, *networks)
         streams = {"labelled": Stream(part="labelled", batch_size=12, views=("weak", "strong"))}
         streams["unlabelled"] = Stream(part="unlabelled", batch_size=8, views=("weak", "strong"))
-        self.top, self.mean_D = torch.tensor(0.1), torch.full((10,), 0.1)
+        self.top = torch.tensor(0.1)
+        self.mean_D = torch.full((10,), 0.1)
         for batch in batches(self.environment, self.number, client, self.T, streams):
             labelled, unlabelled = batch["labelled"], batch["unlabelled"]
             L = len(labelled.labels_N)  # labelled images, which precede the unlabelled ones in each view

@@ -130,7 +130,8 @@ def test_a_published_value_is_optional_and_moves_no_cell(mine, printed):
 
 def test_one_reader_reads_a_published_table_and_a_user_s(mine):
     """README's table and each published file are one type; what only one of them has is at its default in the other."""
-    published, own_file = read_published("semifl/tab4"), read_table(own_table())
+    published = read_published("semifl/tab4")
+    own_file = read_table(own_table())
     assert type(published) is type(own_file)
     assert (own_file.cells, own_file.source, published.fields) == ((), "", {})
     assert set(own_file.rows) == {"Mine", "SemiFL"} and own_file.fields["from"] == "arena/digits:FedSwitch/untuned"

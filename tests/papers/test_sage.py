@@ -220,7 +220,8 @@ def test_figure_7_has_cells_of_tables_1_and_2(profile):
     tables = {cell.label: cell.cell_key for name in ("tab1", "tab2") for cell in item_of(f"sage/{name}", profile).cells}
     passes: dict[str, set[int]] = {}
     for cell in rows:
-        data, Q = str(cell.setting["data"]), int(cell.setting["Q"])
+        data = str(cell.setting["data"])
+        Q = int(cell.setting["Q"])
         passes.setdefault(data, set()).add(Q)
         assert cell.experiment.method.tuning_passes == Q
         if Q == 0:
