@@ -5,9 +5,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from benchmark.papers.computed import COMPUTED
 from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.papers.items import ITEMS, items
-from benchmark.papers.table import COMPUTED
 from benchmark.verdicts.judge import DECIDED, Estimate, Judged, judge, share_text
 from benchmark.verdicts.others import Other, numbers, others_of
 from benchmark.verdicts.signed_ranks import typical

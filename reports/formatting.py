@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmark.data.folder import public_name
 from benchmark.papers.item import Cell, Claim, Item
-from benchmark.papers.table import WORDS as PUBLISHED_WORDS
+from benchmark.papers.paper import WORDS as PUBLISHED_WORDS
 from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.statistics import is_fraction, number
 

@@ -13,8 +13,8 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from benchmark.errors import FsslError
 from benchmark.papers.bounds import bound_of, is_bound
+from benchmark.papers.computed import clients_of
 from benchmark.papers.item import Cell, Drawing, Item
-from benchmark.papers.table import clients_of
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, summary
 from reports.costs_and_curves import Series, series_of

@@ -14,8 +14,8 @@ from scipy.stats import spearmanr
 
 from benchmark.papers.item import Claim
 from benchmark.papers.items import base_of
+from benchmark.papers.paper import ON_CIFAR10
 from benchmark.papers.scale import PROFILES
-from benchmark.papers.table import ON_CIFAR10
 from benchmark.verdicts.judge import DECIDED
 from benchmark.verdicts.others import numbers
 from benchmark.verdicts.signed_ranks import Interval

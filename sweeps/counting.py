@@ -22,7 +22,7 @@ from benchmark.experiment import Experiment
 from benchmark.federated.batches import JobBatches, LocalBatch, sources_of
 from benchmark.federated.environment import Environment, Part
 from benchmark.federated.evaluate import CHUNK
-from benchmark.federated.jobs import JobRunner, keeper_of
+from benchmark.federated.jobs import JobRunner, state_key_of
 from benchmark.federated.local import LocalModule
 from benchmark.federated.processes import CPU
 from benchmark.federated.trees import tree_bytes
@@ -230,7 +230,7 @@ class RoundCounter:
         """Prepare the run's environment without images. Raise ConfigError if the run itself would."""
         known = stand_in(run)
         self._environment = MetaEnvironment(
-            experiment=known.experiment, data=known.data, split=known.split, held=known.held
+            experiment=known.experiment, data=known.data, split=known.split, assignment=known.assignment
         )
         self._meta = WithoutNumbers()
         self._runner = OneStepRunner(self._environment, self._meta)
@@ -265,7 +265,7 @@ class RoundCounter:
 
     def _fit(self, jobs: Sequence[Job], number: int) -> Iterator[Outcome]:
         for job in jobs:
-            private = self._kept.get(keeper_of(job))
+            private = self._kept.get(state_key_of(job))
             bytes_down = tree_bytes(job.receives, self._environment.tied)
             if job.key.client >= 0:
                 self._clients.add(job.key.client)
@@ -277,7 +277,7 @@ class RoundCounter:
             crosses = job.key.client >= 0  # jobs of the server send nothing over the network
             self._cost += replace(cost, bytes_up=cost.bytes_up * crosses, bytes_down=bytes_down * crosses)
             if outcome.private is not None:
-                self._kept[keeper_of(job)] = outcome.private
+                self._kept[state_key_of(job)] = outcome.private
             yield replace(outcome, key=job.key)
 
     def _kind(self, job: Job, number: int) -> Hashable:

@@ -17,7 +17,7 @@ import torch
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.environment import Environment, prepare
-from benchmark.federated.jobs import keeper_of
+from benchmark.federated.jobs import state_key_of
 from benchmark.federated.stacked.engine import waves
 from benchmark.federated.stacked.kinds import Kind, Member, kind_of
 from benchmark.federated.stacked.runner import GroupRunner
@@ -41,17 +41,17 @@ class Examiner(GroupRunner):
         """Compare the kinds of these jobs, and return the outcome of one batch for each job."""
         kinds: dict[Kind, list[Member]] = defaultdict(list)
         for index, job in job_of.items():
-            begun = self._begin(index, job, number, copied(kept.get(keeper_of(job))), "train", ())
+            begun = self._begin(index, job, number, copied(kept.get(state_key_of(job))), "train", ())
             if isinstance(begun, Member):
                 kinds[kind_of(begun, self._environment.experiment.optimizer)].append(begun)
         for kind, members in kinds.items():
-            self._examined(kind, members)
-            self.reasons[kind.name] = self.seen.reasons.get(kind.name, "")
+            self.examination.findings_of(kind, members)
+            self.reasons[kind.name] = self.counts.reasons.get(kind.name, "")
         outcomes = {}
         for index, job in job_of.items():
-            outcomes[index] = outcome = self.run(job, number, copied(kept.get(keeper_of(job))))
+            outcomes[index] = outcome = self.run(job, number, copied(kept.get(state_key_of(job))))
             if outcome.private is not None:
-                kept[keeper_of(job)] = outcome.private
+                kept[state_key_of(job)] = outcome.private
         return outcomes
 
     def _training(self, job: Job, *arguments: Any, **named: Any) -> Any:
@@ -116,7 +116,7 @@ def on_noise(experiment: Experiment) -> Environment:
         train_images_NCHW=noise(len(data.train_labels_N), data.image_shape),
         test_images_NCHW=noise(len(data.test_labels_N), data.image_shape),
     )
-    return prepare(known.experiment, data=noisy, split=lambda labels_N, **rule: known.split)
+    return prepare(known.experiment, data=noisy, split=lambda labels_N, spec: known.split)
 
 
 def noise(N: int, shape: tuple[int, ...]) -> torch.Tensor:

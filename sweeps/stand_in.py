@@ -6,7 +6,6 @@ Legend: N images, D classes.
 from collections import Counter
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmark.data.datasets import DATASETS, DataSet, load
 from benchmark.data.partition import Iid
-from benchmark.data.split import Split, split
+from benchmark.data.split import Split, SplitSpec, split
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.environment import Environment, prepare
@@ -34,7 +33,7 @@ def stand_in(experiment: Experiment) -> Environment:
     settings = experiment.data
     even = replace(experiment, partition=Iid(), data=replace(settings, pooled_test=0))
     data = stand_in_set(settings.name, settings.pooled_test)
-    return prepare(even, data=data, split=lambda labels_N, **rule: _split_of(len(labels_N), **rule))
+    return prepare(even, data=data, split=lambda labels_N, spec: _split_of(len(labels_N), spec))
 
 
 @cache
@@ -71,9 +70,9 @@ def stand_in_set(name: str, pooled_test: int) -> DataSet:
 
 
 @cache
-def _split_of(N: int, *, num_classes: int, **rule: Any) -> Split:
+def _split_of(N: int, spec: SplitSpec) -> Split:
     """Return the split of a data set of N images with equally large classes. Many runs share it."""
-    return split(np.arange(N) % num_classes, num_classes, **rule)
+    return split(np.arange(N) % spec.num_classes, spec)
 
 
 class SureReader(JobReader):

@@ -112,7 +112,8 @@ class Gentle(Checked):
         def flatten(group: Tensor, rows: Tensor) -> Tensor:
             return contrast(group, _factors(here_ND[rows, 12], self.contrast))
 
-        out_NCHW, families = images_NCHW, zip(self._changed(here_ND), self._changed(draws_ND), strict=True)
+        out_NCHW = images_NCHW
+        families = zip(self._changed(here_ND), self._changed(draws_ND), strict=True)
         for function, (family_N, host_N) in zip((affine, darken, flatten), families, strict=True):
             out_NCHW = by_family(out_NCHW, family_N, {1: function}, host_N)
         side = int(self.cutout * width)

@@ -40,7 +40,8 @@ def data_hash(experiment: Mapping[str, Any]) -> str | None:
     Return None for digits, and for data that are not on this machine.
     """
     data = experiment["data"]
-    content, pooled_test = content_hash(data["name"]), data.get("pooled_test")
+    content = content_hash(data["name"])
+    pooled_test = data.get("pooled_test")
     return pooled_hash(content, pooled_test, experiment["seed"]) if content and pooled_test else content
 
 

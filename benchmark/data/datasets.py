@@ -28,7 +28,7 @@ from torch import Tensor
 from benchmark.config import from_plain, nearest, quoted
 from benchmark.data.folder import Folder, public_name
 from benchmark.data.packed import Packed
-from benchmark.data.reading import UNKNOWN_ORIGIN, Raw, Source, cache_folder
+from benchmark.data.reading import UNKNOWN_ORIGIN, LabelledImages, Raw, Source, cache_folder
 from benchmark.data.sources import Digits, Original, download
 from benchmark.errors import ConfigError, DataError
 from benchmark.plain import expanded
@@ -134,7 +134,8 @@ def load(name: str, root: Path | None = None) -> DataSet:
 
 def _downloaded(name: str, root: Path | None) -> Source:
     """Download a set that `locate` did not find. Raise as `load` does."""
-    entry, given = entry_of(name), root or os.environ.get("FSSL_DATA")
+    entry = entry_of(name)
+    given = root or os.environ.get("FSSL_DATA")
     if given and not expanded(given).is_dir():
         raise DataError(f"data folder {given} does not exist; set --data-root or FSSL_DATA to a folder with {name}")
     searched = ", ".join(map(str, _folders_searched(root)))
@@ -194,7 +195,7 @@ def _folders_searched(root: Path | None) -> list[Path]:
     return [expanded(given), cache_folder()] if given else [cache_folder()]
 
 
-def image_shape_of(name: str) -> tuple[tuple[int, int, int], int]:
+def shape_and_classes_of(name: str) -> tuple[tuple[int, int, int], int]:
     """Return (channels, rows, columns) and the number of classes; only a folder of images is loaded for this.
 
     Raise the same errors as `load`.
@@ -228,20 +229,32 @@ def as_released(data: DataSet) -> DataSet:
 
 
 def _build(name: str, raw: Raw) -> DataSet:
-    images = [torch.as_tensor(part[0]).contiguous() for part in (raw.train, raw.test)]
-    labels = [torch.as_tensor(part[1]).to(torch.int64) for part in (raw.train, raw.test)]
+    train, test = (_tensors_of(part) for part in (raw.train, raw.test))
     unlabelled = None if raw.unlabelled is None else torch.as_tensor(raw.unlabelled).contiguous()
     digest = hashlib.sha256()
-    for tensor in (images[0], labels[0], images[1], labels[1], unlabelled):
+    for tensor in (train.images_NCHW, train.labels_N, test.images_NCHW, test.labels_N, unlabelled):
         if tensor is not None:
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
             digest.update(tensor.numpy().data)
-    mean, std = statistics_of(name, images[0])
+    mean, std = statistics_of(name, train.images_NCHW)
     return DataSet(
-        name=name, train_images_NCHW=images[0], train_labels_N=labels[0],
-        test_images_NCHW=images[1], test_labels_N=labels[1], unlabelled_images_NCHW=unlabelled,
-        classes=raw.classes, mean=mean, std=std, note=raw.note, content_hash=digest.hexdigest(),
-    )  # fmt: skip
+        name=name,
+        train_images_NCHW=train.images_NCHW,
+        train_labels_N=train.labels_N,
+        test_images_NCHW=test.images_NCHW,
+        test_labels_N=test.labels_N,
+        unlabelled_images_NCHW=unlabelled,
+        classes=raw.classes,
+        mean=mean,
+        std=std,
+        note=raw.note,
+        content_hash=digest.hexdigest(),
+    )
+
+
+def _tensors_of(part: LabelledImages) -> LabelledImages:
+    images_NCHW = torch.as_tensor(part.images_NCHW).contiguous()
+    return LabelledImages(images_NCHW, torch.as_tensor(part.labels_N).to(torch.int64))
 
 
 def channel_statistics(images_NCHW: Tensor) -> Statistics:

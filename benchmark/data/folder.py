@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from PIL import ExifTags, Image
 
-from benchmark.data.reading import Raw, files_below, is_visible, own_split
+from benchmark.data.reading import LabelledImages, Raw, files_below, is_visible, own_split
 from benchmark.errors import ConfigError, DataError, one_line
 from benchmark.plain import expanded
 
@@ -108,40 +108,70 @@ def read_folder(name: str) -> Raw:
     the size of the first image, or to size x size pixels. Raise ConfigError for a wrong option, and DataError for a
     folder that is not such a set.
     """
+    path, side = _path_and_side(name)
+    folder = expanded(path)
+    _check_text(folder)
+    listings, others = _listings(folder)
+    classes = [*listings[0]]
+    size = _size_of(listings[0][classes[0]][0]) if side is None else (side, side)
+    _check_size(folder, size, sum(len(files) for listing in listings for files in listing.values()))
+    if side is None and max(size) > LARGE:
+        _tell(
+            f"fssl: {folder}: training on {size[0]} x {size[1]} pixels is slow; append ?size=32 to the name to shrink "
+            "the images"
+        )
+    parts = [_read_part(listing, size) for listing in listings]
+    note = ", ".join(_left_out(parts, others))
+    if note:
+        _tell(f"fssl: {folder}: {note}")
+    return _raw(folder, parts, classes, note)
+
+
+def _path_and_side(name: str) -> tuple[str, int | None]:
+    """Return ("PATH", 32) for `folder:PATH?size=32`; the side is None if the name has no size.
+
+    Raise ConfigError for a wrong option.
+    """
     path, option = path_and_option(name)
     key, _, value = option.removeprefix("?").partition("=")
-    if option not in ("", "?") and (key != "size" or not value.isdecimal() or not 1 <= int(value[:9]) <= LARGEST):
+    if option in ("", "?"):
+        return path or "", None
+    if key != "size" or not value.isdecimal() or not 1 <= int(value[:9]) <= LARGEST:
         raise ConfigError(
             f"data set {name!r}: option {option[1:]!r} must be size=PIXELS, from 1 to {LARGEST}, for example size=32"
         )
-    folder = expanded(path or "")
-    _check_text(folder)
+    return path or "", int(value)
+
+
+def _listings(folder: Path) -> tuple[list[dict[str, list[Path]]], list[str]]:
+    """Return the files of each class of train/ and test/, or of the folder itself, with equal orders of classes.
+
+    Also return the names of the other folders next to train/ and test/. Raise DataError if the folder is not such a
+    set.
+    """
     folders, others = _parts(folder)
     listings = [_classes(part) for part in folders]
     _check_classes(folder, listings)
     classes = [*listings[0]]
     listings = [_in_order(listing, classes) for listing in listings]
     _tell_nested_parts(folder, folders)
-    size = (int(value), int(value)) if value else _size_of(next(iter(listings[0].values()))[0])
-    _check_size(folder, size, sum(len(files) for listing in listings for files in listing.values()))
-    if not value and max(size) > LARGE:
-        _tell(
-            f"fssl: {folder}: training on {size[0]} x {size[1]} pixels is slow; append ?size=32 to the name to shrink "
-            "the images"
-        )
-    parts = [_read_part(listing, size) for listing in listings]
+    return listings, others
+
+
+def _raw(folder: Path, parts: Sequence[_Part], classes: list[str], note: str) -> Raw:
+    """Return the set, with one channel if all images are grey. A folder without train/ and test/ is split 80/20."""
     channels = 1 if all(part.all_gray for part in parts) else 3
-    arrays = [(part.images_NCHW[:, :channels], part.labels_N) for part in parts]
-    note = ", ".join(_left_out(parts, others))
-    if note:
-        _tell(f"fssl: {folder}: {note}")
-    if len(parts) == 2:
-        return Raw(train=arrays[0], test=arrays[1], classes=tuple(classes), note=note)
-    counts_d = np.bincount(arrays[0][1], minlength=len(classes))
+    labelled = [LabelledImages(part.images_NCHW[:, :channels], part.labels_N) for part in parts]
+    if len(labelled) == 2:
+        train, test = labelled
+        return Raw(train=train, test=test, classes=tuple(classes), note=note)
+    (whole,) = labelled
+    counts_d = np.bincount(whole.labels_N, minlength=len(classes))
     if counts_d.min() < 2:
         raise DataError(f"{folder}: class {classes[counts_d.argmin()]} has 1 image; add a second one for the test part")
-    whole = own_split(*arrays[0], [max(1, round(0.2 * int(count))) for count in counts_d], "folder", classes)
-    return replace(whole, note=", ".join(filter(None, (whole.note, note))))
+    test_d = [max(1, round(0.2 * int(count))) for count in counts_d]
+    raw = own_split(whole.images_NCHW, whole.labels_N, test_d, "folder", classes)
+    return replace(raw, note=", ".join(filter(None, (raw.note, note))))
 
 
 def number_of_classes(name: str) -> int:
@@ -294,7 +324,8 @@ def _read_part(listing: Mapping[str, Sequence[Path]], size: tuple[int, int]) -> 
     """
     files = [(label, path) for label, paths in enumerate(listing.values()) for path in paths]
     images_NCHW = np.empty((len(files), 3, size[1], size[0]), dtype=np.uint8)
-    grays, keys = [], dict[tuple[int, str], int]()
+    grays = []
+    keys = dict[tuple[int, str], int]()
     for label, path in files:
         with _opened(path) as (image, digest):
             grays.append(_is_gray(image))

@@ -16,19 +16,31 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from benchmark.data.reading import UNKNOWN_ORIGIN, Raw, cached, file_sha256
+from benchmark.data.reading import UNKNOWN_ORIGIN, LabelledImages, Raw, cached, file_sha256
 from benchmark.errors import DataError
 
 LARGE = 256 << 20  # bytes; smaller contents are not checked
 MOST_PACKED = 100  # largest credible compression ratio of an archive of images
 
 Pixels = npt.NDArray[np.uint8]
-_Part = tuple[Pixels, npt.NDArray[np.int64], tuple[str, ...]]  # images_NCHW, labels_N and classes
+
+
+class _Part(NamedTuple):
+    """The content of a file, or of all files of train or of test."""
+
+    images_NCHW: Pixels
+    labels_N: npt.NDArray[np.int64]
+    classes: tuple[str, ...]
+
+    @property
+    def labelled(self) -> LabelledImages:
+        return LabelledImages(self.images_NCHW, self.labels_N)
 
 
 @dataclass(frozen=True)
@@ -64,27 +76,38 @@ def read_packed(folder: Path, sha256: Mapping[str, str], note: str) -> Raw:
     Raise DataError for a missing file, for a hash that differs from the known one, and for contradictory contents.
     """
     train, test = (_read_split(folder, split, sha256) for split in ("train", "test"))
-    if train[2] != test[2]:
+    if train.classes != test.classes:
         raise DataError(f"{folder}: train and test name different classes; copy the whole folder again")
     known = all(path.name in sha256 for split in ("train", "test") for path in _part_files(folder, split))
-    return Raw(train=train[:2], test=test[:2], classes=train[2], note=note if known else f"packed {UNKNOWN_ORIGIN}")
+    return Raw(
+        train=train.labelled,
+        test=test.labelled,
+        classes=train.classes,
+        note=note if known else f"packed {UNKNOWN_ORIGIN}",
+    )
 
 
 def _read_split(folder: Path, split: str, sha256: Mapping[str, str]) -> _Part:
     files = _part_files(folder, split)
-    names = [path.name for path in files]
-    known = [name for name in sha256 if re.fullmatch(rf"{split}(_\d+)?\.npz", name)]
-    wanted = {*names, *known} if any(name in known for name in names) else names or [f"{split}.npz"]
-    if missing := [name for name in sorted(wanted) if not (folder / name).is_file()]:
+    found = {path.name for path in files}
+    listed = {name for name in sha256 if re.fullmatch(rf"{split}(_\d+)?\.npz", name)}
+    wanted = found or {f"{split}.npz"}
+    if found & listed:  # a folder with one of the listed files needs all of them
+        wanted = found | listed
+    missing = sorted(name for name in wanted if not (folder / name).is_file())
+    if missing:
         raise DataError(f"{folder}: {', '.join(missing)} is missing; copy the whole folder again")
     parts = [_read_file(path, sha256.get(path.name)) for path in files]
-    images, labels, (classes, *others) = zip(*parts, strict=True)
-    for path, images_NCHW, other in zip(files[1:], images[1:], others, strict=True):
-        if other != classes or images_NCHW.shape[1:] != images[0].shape[1:]:
+    first = parts[0]
+    for path, part in zip(files[1:], parts[1:], strict=True):
+        if part.classes != first.classes or part.images_NCHW.shape[1:] != first.images_NCHW.shape[1:]:
             raise DataError(
                 f"{path} has different classes or a different image size than {files[0].name}; copy both again"
             )
-    return images[0] if len(parts) == 1 else np.concatenate(images), np.concatenate(labels), classes
+    if len(parts) == 1:
+        return first
+    images_NCHW = np.concatenate([part.images_NCHW for part in parts])
+    return _Part(images_NCHW, np.concatenate([part.labels_N for part in parts]), first.classes)
 
 
 def _part_files(folder: Path, split: str) -> list[Path]:
@@ -118,7 +141,7 @@ def _read_file(path: Path, expected: str | None) -> _Part:
         raise DataError(f"{path} is not a complete packed file ({error}); copy it again") from error
     if not len(images_NCHW) == len(labels_N) > 0:
         raise DataError(f"{path} has {len(images_NCHW)} images and {len(labels_N)} labels; copy it again")
-    return images_NCHW, labels_N, classes
+    return _Part(images_NCHW, labels_N, classes)
 
 
 _BROKEN = (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error)

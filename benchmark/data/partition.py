@@ -121,7 +121,8 @@ def class_by_class(n_d: IntArray, K: int, alpha: float, streams: Streams, limite
     If `limited`, only the clients with fewer than N/K images so far get images of a class. Such clients exist as long
     as images remain.
     """
-    counts_Kd, open_K = np.zeros((K, len(n_d)), dtype=np.int64), np.ones(K, dtype=bool)
+    counts_Kd = np.zeros((K, len(n_d)), dtype=np.int64)
+    open_K = np.ones(K, dtype=bool)
     for label, n in enumerate(n_d.tolist()):
         if n:
             if limited:
@@ -154,7 +155,9 @@ def equal_clients_at_once(n_d: IntArray, K: int, alpha: float, streams: Streams)
     """
     concentration_d = alpha * n_d / n_d.sum()
     log_weights_Kd = np.stack([_log_gamma_draws(concentration_d, streams("client", client)) for client in range(K)])
-    exact_Kd, left_d, wanted = np.zeros((K, len(n_d))), n_d.astype(np.float64), n_d.sum() / K
+    exact_Kd = np.zeros((K, len(n_d)))
+    left_d = n_d.astype(np.float64)
+    wanted = n_d.sum() / K
     while (open_d := left_d > 1e-6).any() and wanted > 1e-6:  # in images; each turn but the last uses up a class
         top_K = log_weights_Kd[:, open_d].max(axis=1, keepdims=True)
         weights_Kd = np.exp(log_weights_Kd - top_K, where=open_d, out=np.zeros_like(exact_Kd))
@@ -177,7 +180,9 @@ def pairs_of_clients(n_d: IntArray, K: int, alpha: float, streams: Streams) -> I
     if K % 2:
         raise ConfigError(f"partition: rule 'sage' assigns images to pairs, but K={K} is odd; choose K={K + 1}")
     ends = (np.arange(K + 1) * n_d.sum() // K).tolist()
-    left_d, slices, counts_Kd = n_d.astype(np.int64), streams("slices"), []
+    left_d = n_d.astype(np.int64)
+    slices = streams("slices")
+    counts_Kd = []
     for first in range(0, K, 2):
         begin, middle, end = ends[first : first + 3]
         slice_d = slices.multivariate_hypergeometric(left_d, end - begin)  # equals a cut of shuffled images
@@ -348,7 +353,8 @@ class Shards(Checked):
         return counts_Kd
 
     def _shards_of_classes(self, n_d: IntArray, K: int) -> IntArray:
-        d, wanted = len(n_d), self.classes_per_client
+        d = len(n_d)
+        wanted = self.classes_per_client
         if self.distinct and wanted > d:
             raise ConfigError(
                 f"partition: classes_per_client={wanted}, but there are only {d} distinct classes; "

@@ -51,10 +51,16 @@ def pooled(data: DataSet, test: int, seed: int) -> DataSet:
     mean, std = statistics_of(data.name, train_images_NCHW)
     remark = f"training and test images pooled, {test:,} drawn for the test: not comparable on the official test set"
     return replace(
-        data, train_images_NCHW=train_images_NCHW, train_labels_N=labels_N[train_N],
-        test_images_NCHW=images_NCHW[test_N], test_labels_N=labels_N[test_N], mean=mean, std=std,
-        content_hash=pooled_hash(data.content_hash, test, seed), note=f"{data.note}; {remark}".removeprefix("; "),
-    )  # fmt: skip
+        data,
+        train_images_NCHW=train_images_NCHW,
+        train_labels_N=labels_N[train_N],
+        test_images_NCHW=images_NCHW[test_N],
+        test_labels_N=labels_N[test_N],
+        mean=mean,
+        std=std,
+        content_hash=pooled_hash(data.content_hash, test, seed),
+        note=f"{data.note}; {remark}".removeprefix("; "),
+    )
 
 
 def pooled_hash(content_hash: str, test: int, seed: int) -> str:

@@ -51,32 +51,47 @@ def ssfl(level: int, sign: int, height: int, width: int) -> Operations:
     """Return SSFL's pool at a level for H x W pixels; `sign`, 1 or -1, applies to shears, shifts and rotations."""
     shift_x, shift_y = (int(sign * (level * 0.3 / 10) * side) for side in (width, height))
     operations = _operations(
-        level, sign, height, width,
-        factor=level * 0.9 / 10 + 0.05, shift=(shift_x, shift_y), degrees=int(level * 30 / 10),
-        bits=int(level * 4 / 10) + 4, sampling=Kernel.AFFINE,
-    )  # fmt: skip
+        level,
+        sign,
+        height,
+        width,
+        factor=level * 0.9 / 10 + 0.05,
+        shift=(shift_x, shift_y),
+        degrees=int(level * 30 / 10),
+        bits=int(level * 4 / 10) + 4,
+        sampling=Kernel.AFFINE,
+    )
     return {name: operation for name, operation in operations.items() if name not in ("Cutout", "Invert")}
 
 
 def semifl(level: int, sign: int, height: int, width: int) -> Operations:
     """Return SemiFL's pool at a level for images of H x W pixels; `sign` has the same meaning as for `ssfl`."""
     operations = _operations(
-        level, sign, height, width,
-        factor=level * 1.8 / 10 + 0.1, shift=(sign * (level * 100 / 10),) * 2, degrees=level * 30 / 10,
-        bits=int(level * 4 / 10), sampling=Kernel.BILINEAR,
-    )  # fmt: skip
+        level,
+        sign,
+        height,
+        width,
+        factor=level * 1.8 / 10 + 0.1,
+        shift=(sign * (level * 100 / 10),) * 2,
+        degrees=level * 30 / 10,
+        bits=int(level * 4 / 10),
+        sampling=Kernel.BILINEAR,
+    )
     return {name: operation for name, operation in operations.items() if name != "Identity"}
 
 
 def _operations(
-    level: int, sign: int, height: int, width: int,
+    level: int,
+    sign: int,
+    height: int,
+    width: int,
     *,
     factor: float,  # of a blend; 1 does not change the image
     shift: tuple[float, float],  # in pixels, along x and y
     degrees: float,  # counter-clockwise about the centre, for sign 1
     bits: int,  # number of bits that posterize keeps
     sampling: Kernel,  # interpolation of shears and shifts
-) -> Operations:  # fmt: skip
+) -> Operations:
     shear = sign * (level * 0.3 / HIGHEST)  # pixels per line
     solarized_from = 256 - int(level * 256 / HIGHEST)
     angle = -math.radians(sign * degrees)
@@ -135,7 +150,9 @@ def _entries(pool: str, lowest: int, highest: int, height: int, width: int, devi
     Batches then only look them up.
     """
     rows: dict[int, list[Sequence[float]]] = {family: [] for family in Kernel}
-    families, positions, operations = [], [], 0
+    families = []
+    positions = []
+    operations = 0
     for level in range(lowest, highest + 1):
         for sign in (1, -1):
             triples = POOLS[pool](level, sign, height, width)

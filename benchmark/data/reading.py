@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import PIL
@@ -28,12 +28,19 @@ from benchmark.streams import numpy_stream, shuffled
 UNKNOWN_ORIGIN = "files of unknown origin"  # part of a set's note if no list of checksums contains its files
 
 
+class LabelledImages(NamedTuple):
+    """NumPy or torch arrays of uint8 images and of their integer labels, which may also be a list."""
+
+    images_NCHW: Any
+    labels_N: Any
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Raw:
-    """The result of a reader: NumPy or torch arrays with uint8 images (N,C,H,W) and integer labels (N)."""
+    """The result of a reader."""
 
-    train: tuple[Any, Any]  # images, labels
-    test: tuple[Any, Any]
+    train: LabelledImages
+    test: LabelledImages
     classes: tuple[str, ...]
     unlabelled: Any = None
     note: str = ""
@@ -69,7 +76,7 @@ def own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int], 
     for label, count in enumerate(test_d):
         of_class_N = np.flatnonzero(labels_N == label)
         test_N[shuffled(of_class_N, numpy_stream(0, "data", name, "test", label))[:count]] = True
-    train, test = ((images_NCHW[part_N], labels_N[part_N]) for part_N in (~test_N, test_N))
+    train, test = (LabelledImages(images_NCHW[part_N], labels_N[part_N]) for part_N in (~test_N, test_N))
     return Raw(train=train, test=test, classes=tuple(classes), note="own split")
 
 
@@ -155,7 +162,8 @@ def is_visible(name: str) -> bool:
 
 def files_below(folder: Path) -> list[Path]:
     """List each visible file once, even if several links lead to it."""
-    places, walked = [], set()
+    places = []
+    walked = set()
     for parent, folders, names in os.walk(folder, followlinks=True):
         real = Path(parent).resolve()
         folders[:] = [name for name in folders if is_visible(name) and real not in walked]

@@ -20,7 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmark.data.reading import UNKNOWN_ORIGIN, Raw, cache_folder, cached, files_below, own_split, stamp_of
+from benchmark.data.reading import (
+    UNKNOWN_ORIGIN,
+    LabelledImages,
+    Raw,
+    cache_folder,
+    cached,
+    files_below,
+    own_split,
+    stamp_of,
+)
 from benchmark.data.tables import largest_remainders
 from benchmark.errors import DataError, one_line
 
@@ -49,13 +58,13 @@ def torchvision_set(name: str) -> Callable[..., Any]:
 
 def cifar(root: str, download: bool, kind: str) -> Raw:
     parts = [torchvision_set(kind)(root, train=train, download=download) for train in (True, False)]
-    train, test = ((part.data.transpose(0, 3, 1, 2), part.targets) for part in parts)
+    train, test = (LabelledImages(part.data.transpose(0, 3, 1, 2), part.targets) for part in parts)
     return Raw(train=train, test=test, classes=tuple(parts[0].classes))
 
 
 def mnist(root: str, download: bool, kind: str, **options: str) -> Raw:
     parts = [torchvision_set(kind)(root, train=train, download=download, **options) for train in (True, False)]
-    train, test = ((part.data[:, None], part.targets) for part in parts)
+    train, test = (LabelledImages(part.data[:, None], part.targets) for part in parts)
     note = "" if _are_of_archives(parts[0]) else UNKNOWN_ORIGIN
     return Raw(train=train, test=test, classes=tuple(name.split(" - ")[0] for name in parts[0].classes), note=note)
 
@@ -63,7 +72,7 @@ def mnist(root: str, download: bool, kind: str, **options: str) -> Raw:
 def emnist(root: str, download: bool, split: str) -> Raw:
     """Read a split of EMNIST and turn its images upright; torchvision's are transposed."""
     raw = mnist(root, download, "EMNIST", split=split)
-    train, test = ((images_NCHW.mT, labels_N) for images_NCHW, labels_N in (raw.train, raw.test))
+    train, test = (LabelledImages(part.images_NCHW.mT, part.labels_N) for part in (raw.train, raw.test))
     return replace(raw, train=train, test=test)
 
 
@@ -74,7 +83,8 @@ def _are_of_archives(part: Any) -> bool:
     """
     from torchvision.datasets.utils import check_integrity
 
-    raw, split = Path(part.raw_folder), getattr(part, "split", None)
+    raw = Path(part.raw_folder)
+    split = getattr(part, "split", None)
     archives = [("gzip.zip", part.md5)] if split else part.resources  # EMNIST's files are in one archive
     if part._check_legacy_exist() or not all(check_integrity(raw / file, md5) for file, md5 in archives):
         return False  # in the legacy case, torchvision reads files that its older versions wrote
@@ -90,7 +100,11 @@ def _are_of_archives(part: Any) -> bool:
 
 def svhn(root: str, download: bool) -> Raw:
     train, test = (torchvision_set("SVHN")(root, split=split, download=download) for split in ("train", "test"))
-    return Raw(train=(train.data, train.labels), test=(test.data, test.labels), classes=tuple("0123456789"))
+    return Raw(
+        train=LabelledImages(train.data, train.labels),
+        test=LabelledImages(test.data, test.labels),
+        classes=tuple("0123456789"),
+    )
 
 
 def stl10(root: str, download: bool) -> Raw:
@@ -98,9 +112,11 @@ def stl10(root: str, download: bool) -> Raw:
         torchvision_set("STL10")(root, split=split, download=download) for split in ("train", "test", "unlabeled")
     )
     return Raw(
-        train=(train.data, train.labels), test=(test.data, test.labels), unlabelled=more.data,
+        train=LabelledImages(train.data, train.labels),
+        test=LabelledImages(test.data, test.labels),
+        unlabelled=more.data,
         classes=tuple(train.classes),
-    )  # fmt: skip
+    )
 
 
 def class_folders(root: str, download: bool, name: str) -> Raw:
@@ -111,7 +127,7 @@ def class_folders(root: str, download: bool, name: str) -> Raw:
     return Raw(train=_kept(train), test=_kept(test), classes=tuple(train.classes), note=UNKNOWN_ORIGIN)
 
 
-def _kept(folder: Any) -> tuple[np.ndarray, list[int]]:
+def _kept(folder: Any) -> LabelledImages:
     """Return the pixels and labels of a torchvision `ImageFolder`.
 
     Pixels are cached until a file changes, because opening 90,000 files needs minutes.
@@ -122,7 +138,7 @@ def _kept(folder: Any) -> tuple[np.ndarray, list[int]]:
         return np.ascontiguousarray(images_NHWC.transpose(0, 3, 1, 2))
 
     stamp = stamp_of(Path(folder.root), [Path(path) for path, _ in folder.samples])
-    return cached(stamp, decode), folder.targets
+    return LabelledImages(cached(stamp, decode), folder.targets)
 
 
 # Name -> function that reads a set from (folder, whether to download, arguments).

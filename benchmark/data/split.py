@@ -98,50 +98,60 @@ def mean_total_variation(counts_Kd: IntArray) -> float:
     return min(max(round(total / (K * (K - 1) / 2), 12), 0.0), 1.0)  # further digits are rounding errors of the sum
 
 
-def split(
-    labels_N: IntArray,
-    num_classes: int,
-    N_s: int,
-    K: int,
-    partition: Partition,
-    seed: int,
-    N_validation: int = 0,
-    labels_per_client: int = 0,
-    images: int = 0,
-    labelled_share: float = 0.0,
-    unknown_classes: int = 0,
-    unknown_share: float = 0.0,
-) -> Split:
+@dataclass(frozen=True, kw_only=True)
+class SplitSpec:
+    """The rules by which `split` distributes training images."""
+
+    num_classes: int
+    N_s: int  # labelled images at the server
+    K: int
+    partition: Partition
+    seed: int
+    N_validation: int = 0  # labelled images at the server that are never trained on
+    labels_per_client: int = 0  # labelled images of each class at each client
+    images: int = 0  # largest number of images that are used, the same share of each class; 0: all
+    # If above 0, this share of the rarest class is the number of images of each class that the partition rule first
+    # distributes as labelled images.
+    labelled_share: float = 0.0
+    # The last classes are unknown: server and validation get no image of them, and they are `unknown_share` of each
+    # client's images.
+    unknown_classes: int = 0
+    unknown_share: float = 0.0
+
+
+def split(labels_N: IntArray, spec: SplitSpec) -> Split:
     """Distribute N training images among the server and K clients.
 
-    The server gets N_s labelled and N_validation held-out images. Each client gets `labels_per_client` labelled images
-    of each class, and the partition rule distributes the remaining images. If `labelled_share` is above 0, this share
-    of the rarest class is the number of images of each class that the rule first distributes as labelled images.
-    `images` is the largest number of images that are used, the same share of each class; 0 means all. The last
-    `unknown_classes` classes are unknown: server and validation get no image of them, and they are `unknown_share` of
-    each client's images. Raise ConfigError if there are not enough labelled images for these numbers.
+    The partition rule distributes the images that are left after those of the server, of the validation and of the
+    clients' labels. Raise ConfigError if there are not enough labelled images for the numbers in `spec`.
     """
-    n_d = class_counts_in_use(np.bincount(labels_N, minlength=num_classes), images)
-    D = num_classes - unknown_classes
+    K, partition, seed = spec.K, spec.partition, spec.seed
+    n_d = class_counts_in_use(np.bincount(labels_N, minlength=spec.num_classes), spec.images)
+    D = spec.num_classes - spec.unknown_classes
     server_d, validation_d = np.zeros_like(n_d), np.zeros_like(n_d)
-    others, known = N_validation + K * max(1, D * labels_per_client), "known classes" if unknown_classes else "classes"
-    server_d[:D] = _server_counts(n_d[:D], N_s, others, known)
-    validation_d[:D] = _validation_counts(n_d[:D] - server_d[:D], N_validation)
+    least_of_others = spec.N_validation + K * max(1, D * spec.labels_per_client)
+    classes = "known classes" if spec.unknown_classes else "classes"
+    server_d[:D] = _server_counts(n_d[:D], spec.N_s, others=least_of_others, classes=classes)
+    validation_d[:D] = _validation_counts(n_d[:D] - server_d[:D], spec.N_validation)
     left_d = n_d - server_d - validation_d
-    if labelled_share:
-        labelled_Kd = _labelled_apart(left_d, K, partition, seed, labelled_share)
+    if spec.labelled_share:
+        labelled_Kd = _labelled_apart(left_d, K, partition, seed, spec.labelled_share)
     else:
-        labelled_Kd = _labelled_alike(left_d, K, labels_per_client)
+        labelled_Kd = _labelled_alike(left_d, K, spec.labels_per_client)
     left_d -= labelled_Kd.sum(axis=0)
     counts_Kd = _shares(left_d, K, partition, seed)
-    if unknown_classes:
-        counts_Kd = with_unknown_share(counts_Kd, D, unknown_share)
-    server, validation, *held = _deal(labels_N, np.vstack([server_d, validation_d, labelled_Kd, counts_Kd]), seed)
+    if spec.unknown_classes:
+        counts_Kd = with_unknown_share(counts_Kd, D, spec.unknown_share)
+    server, validation, *of_clients = _deal(labels_N, np.vstack([server_d, validation_d, labelled_Kd, counts_Kd]), seed)
     return Split(
-        server_N=server, validation_N=validation, labelled=tuple(held[: len(labelled_Kd)]),
-        clients=tuple(held[len(labelled_Kd) :]),
-        num_classes=num_classes, partition=partition, seed=seed,
-    )  # fmt: skip
+        server_N=server,
+        validation_N=validation,
+        labelled=tuple(of_clients[: len(labelled_Kd)]),
+        clients=tuple(of_clients[len(labelled_Kd) :]),
+        num_classes=spec.num_classes,
+        partition=partition,
+        seed=seed,
+    )
 
 
 def _shares(n_d: IntArray, K: int, partition: Partition, seed: int) -> IntArray:
@@ -200,11 +210,13 @@ def with_unknown_share(counts_Kd: IntArray, D: int, share: float) -> IntArray:
     has the classes in the proportions of its row of `counts_Kd`, as far as these classes last; clients are served in
     their order. Raise ConfigError if a client would have no image.
     """
-    n_d, share_of = counts_Kd.sum(axis=0), Fraction(str(float(share)))  # 0.4 is 2/5, not the nearest double
+    n_d = counts_Kd.sum(axis=0)
+    share_of = Fraction(str(float(share)))  # 0.4 is 2/5, not the nearest double
     parts = ((slice(None, D), 1 - share_of), (slice(D, None), share_of))
     N = int(n_d.sum())
     limits = [Fraction(int(n_d[part].sum()), N) / of_all for part, of_all in parts if of_all]
-    kept, result_Kd = min(Fraction(1), *limits), np.zeros_like(counts_Kd)
+    kept = min(Fraction(1), *limits)
+    result_Kd = np.zeros_like(counts_Kd)
     for part, of_all in parts:
         stock_d = n_d[part].copy()
         wanted_K = [int(of_all * kept * int(size)) for size in counts_Kd.sum(axis=1)]
@@ -255,13 +267,14 @@ def _deal(labels_N: IntArray, sizes_Hd: IntArray, seed: int) -> list[IntArray]:
     return [np.flatnonzero(owner_N == holder) for holder in range(len(sizes_Hd))]
 
 
-def _server_counts(n_d: IntArray, N_s: int, others: int, classes: str = "classes") -> IntArray:
+def _server_counts(n_d: IntArray, N_s: int, *, others: int, classes: str) -> IntArray:
     """Return the (d,) numbers of labelled images of each class at the server.
 
-    `others` is the least number of images that clients and validation need. Raise ConfigError, which names the nearest
-    possible values, if N_s is not possible.
+    `others` is the least number of images that clients and validation need, and `classes` names the classes in errors.
+    Raise ConfigError, which names the nearest possible values, if N_s is not possible.
     """
-    d, scarce = len(n_d), int(n_d.argmin())
+    d = len(n_d)
+    scarce = int(n_d.argmin())
     if N_s % d:
         wrong = f"is not a multiple of the {d} {classes}"
     elif N_s // d > n_d[scarce]:
@@ -321,7 +334,8 @@ def assign_labels(
     "share", `labelled_share` is the labelled share of each client's images. Raise ConfigError if the split does not
     have enough clients or labels for the setting.
     """
-    K, none = len(split.clients), np.empty(0, dtype=np.int64)
+    K = len(split.clients)
+    none = np.empty(0, dtype=np.int64)
     labelled, unlabelled = (none,) * K, split.clients  # "server" and "open"
     if setting == "everywhere":
         labelled = split.clients
@@ -389,6 +403,7 @@ def _stratified_counts(n_d: IntArray, share: Fraction) -> IntArray:
     """
     total = max(1, int(share * int(n_d.sum()) + Fraction(1, 2)))
     exact_d = share * fractions(n_d, 1)
-    counts_d, larger_first_d = np.zeros_like(n_d), np.argsort(-n_d, kind="stable")
+    counts_d = np.zeros_like(n_d)
+    larger_first_d = np.argsort(-n_d, kind="stable")
     counts_d[larger_first_d] = largest_remainders(exact_d[larger_first_d], total)
     return counts_d

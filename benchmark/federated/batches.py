@@ -61,7 +61,9 @@ def sizes_of(size: int, batch_size: int, steps: int, drop_last: bool) -> list[in
     """Return the sizes of the batches of `passes`."""
     batch = min(batch_size, size)
     whole, rest = divmod(size, batch)
-    of_pass = [batch] * whole + [rest] * (rest > 0 and not drop_last)
+    of_pass = [batch] * whole
+    if rest > 0 and not drop_last:
+        of_pass.append(rest)
     return (of_pass * -(-steps // len(of_pass)))[:steps]
 
 
@@ -123,7 +125,8 @@ class JobBatches:
 
     def sizes(self) -> list[tuple[int, ...]]:
         """Return the sizes of each step's batches, in the order of the streams."""
-        steps, of_streams = self.steps // self.phases, []
+        steps = self.steps // self.phases
+        of_streams = []
         for name, stream in self._job.data.items():
             of_streams.append(sizes_of(len(self._sources[name]), stream.batch_size, steps, stream.drop_last))
         return list(zip(*of_streams, strict=True))

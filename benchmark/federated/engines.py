@@ -10,7 +10,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import auto_devices, check_precision, cuda_devices, engine_settings, prepare_torch
 from benchmark.federated.environment import Environment
-from benchmark.federated.jobs import JobRunner, keeper_of
+from benchmark.federated.jobs import JobRunner, state_key_of
 from benchmark.federated.process_pool import ProcessPool
 from benchmark.federated.processes import CPU, usable_cores
 from benchmark.federated.stacked.engine import StackedEngine
@@ -68,7 +68,8 @@ class EngineOptions:
         settings = manifest.get("engine")
         if not settings:
             return self
-        name, devices = settings["name"], self.devices
+        name = settings["name"]
+        devices = self.devices
         if name not in ("pool", "reference", "stacked"):
             raise ConfigError(f"this run was begun by the engine {name!r}, which is withdrawn; start it anew")
         kind = (CPU,) if "device" not in settings else cuda_devices()
@@ -99,7 +100,8 @@ class EngineOptions:
         Their number is at most the number of jobs in a round, including the server's. With "auto" on the CPU there is
         only one if starting others costs more time than it saves.
         """
-        devices, federation = self.devices_of(experiment), experiment.federation
+        devices = self.devices_of(experiment)
+        federation = experiment.federation
         if self.engine in ("reference", "stacked") or self.threads != 1:
             return 0
         few = federation.C == 1 or federation.rounds * federation.C * federation.T < WORTH_WORKERS
@@ -137,11 +139,11 @@ class ReferenceEngine:
             yield from self._work.run_in_windows(jobs, round_number, kept)
             return
         for job in jobs:
-            keeper = keeper_of(job)
-            private = copied(kept.get(keeper))  # local work may change it in place
+            state_key = state_key_of(job)
+            private = copied(kept.get(state_key))  # local work may change it in place
             result = self._work.run(job, round_number, private)
             if result.private is not None:
-                kept[keeper] = result.private
+                kept[state_key] = result.private
             yield result
 
     def gradients(
@@ -153,7 +155,7 @@ class ReferenceEngine:
         skip the round.
         """
         for job in jobs:
-            yield self._work.gradient(job, round_number, copied(kept.get(keeper_of(job))))
+            yield self._work.gradient(job, round_number, copied(kept.get(state_key_of(job))))
 
 
 Engine: TypeAlias = ReferenceEngine | ProcessPool | StackedEngine

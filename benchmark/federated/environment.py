@@ -17,7 +17,8 @@ from benchmark.data.augment import Augmentation
 from benchmark.data.datasets import DataSet, as_released, load
 from benchmark.data.open_set import with_unknown
 from benchmark.data.pooled import arrivals, pooled
-from benchmark.data.split import LabelAssignment, Split, assign_labels, split, with_extra
+from benchmark.data.split import LabelAssignment, Split, SplitSpec, assign_labels, split, with_extra
+from benchmark.data.tables import IntArray
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import memory_format
@@ -54,7 +55,7 @@ class Environment:
     experiment: Experiment
     data: DataSet
     split: Split
-    held: LabelAssignment
+    assignment: LabelAssignment
 
     @property
     def augmentation(self) -> Augmentation:
@@ -63,7 +64,7 @@ class Environment:
     @property
     def K(self) -> int:
         """Return the number of clients, including an additional one that has the server's labelled images."""
-        return len(self.held.unlabelled)
+        return len(self.assignment.unlabelled)
 
     def part(self, holder: int, name: str, round_number: int = 1) -> Part:
         """Return the named data subset of `holder` (a client, SERVER or CENTRAL) in a round; it may be empty.
@@ -76,7 +77,7 @@ class Environment:
             case "with_shared":
                 positions = np.concatenate([self._labelled(holder), self._labelled(SERVER)])
             case "everyones" if holder == CENTRAL:
-                positions = np.concatenate([self._labelled(SERVER), *self.held.labelled])
+                positions = np.concatenate([self._labelled(SERVER), *self.assignment.labelled])
             case "validation" if holder < 0:
                 positions = self.split.validation_N
             case "unlabelled":
@@ -93,7 +94,7 @@ class Environment:
         return Part(
             images_NCHW=images_NCHW,
             positions_N=torch.as_tensor(positions, dtype=torch.int64),
-            labels_N=None if name == "unlabelled" and self.held.hidden else truth_N,
+            labels_N=None if name == "unlabelled" and self.assignment.hidden else truth_N,
             truth_N=truth_N,
         )
 
@@ -105,20 +106,20 @@ class Environment:
 
     def _labelled(self, holder: int) -> np.ndarray:
         if holder >= 0:
-            return self.held.labelled[holder]
+            return self.assignment.labelled[holder]
         at_server = _NONE if self.experiment.data.label_setting == "one_more_client" else self.split.server_N
-        if holder == SERVER or not self.held.hidden:
+        if holder == SERVER or not self.assignment.hidden:
             return at_server
-        return np.concatenate([at_server, *self.held.labelled])
+        return np.concatenate([at_server, *self.assignment.labelled])
 
     def _unlabelled(self, holder: int, round_number: int) -> np.ndarray:
         if holder == CENTRAL:
-            return np.concatenate(self.held.unlabelled)
+            return np.concatenate(self.assignment.unlabelled)
         if holder == SERVER:
             return _NONE
         steps = self.experiment.data.streaming_steps
-        if steps == 1 or not len(self.held.unlabelled[holder]):
-            return self.held.unlabelled[holder]
+        if steps == 1 or not len(self.assignment.unlabelled[holder]):
+            return self.assignment.unlabelled[holder]
         return self._arrivals[holder][(round_number - 1) % steps]  # rounds count from 1
 
     @cached_property
@@ -126,7 +127,7 @@ class Environment:
         steps, seed = self.experiment.data.streaming_steps, self.experiment.seed
         return {
             client: arrivals(positions_N, steps, seed, client)
-            for client, positions_N in enumerate(self.held.unlabelled)
+            for client, positions_N in enumerate(self.assignment.unlabelled)
             if len(positions_N)
         }
 
@@ -138,8 +139,8 @@ class Environment:
         where it is 0. Images in both subsets therefore count twice with "drawn_apart".
         """
         # With "everywhere", both subsets contain the same images.
-        labelled = [len(some_N) if self.held.hidden else 0 for some_N in self.held.labelled]
-        sizes = {client: labelled[client] + len(others_N) for client, others_N in enumerate(self.held.unlabelled)}
+        labelled = [len(some_N) if self.assignment.hidden else 0 for some_N in self.assignment.labelled]
+        sizes = {client: labelled[client] + len(others_N) for client, others_N in enumerate(self.assignment.unlabelled)}
         return {**sizes, SERVER: len(self._labelled(SERVER))}
 
     @cached_property
@@ -150,7 +151,8 @@ class Environment:
         clients have the set's own unlabelled images, because their classes are unknown. (K, d) "labelled" exists if
         clients have additional labelled images.
         """
-        labels_N, split = self.data.train_labels_N.numpy(), self.split
+        labels_N = self.data.train_labels_N.numpy()
+        split = self.split
         counted = {"server": split.counts(labels_N, [split.server_N])[0].tolist()}
         if self.experiment.data.unlabelled != "extra":
             counted["clients"] = split.counts(labels_N).tolist()
@@ -161,7 +163,7 @@ class Environment:
     @property
     def labelled(self) -> Mapping[int, int]:
         """Return the numbers of images with visible labels, of each client and of SERVER."""
-        counts = {client: len(positions_N) for client, positions_N in enumerate(self.held.labelled)}
+        counts = {client: len(positions_N) for client, positions_N in enumerate(self.assignment.labelled)}
         return {**counts, SERVER: len(self._labelled(SERVER))}
 
     def network(self, model: Model | None = None, device: str | torch.device = CPU) -> nn.Module:
@@ -169,7 +171,8 @@ class Environment:
 
         `model` replaces the experiment's model. The images' memory format is chosen for the device.
         """
-        model, data = self.experiment.model if model is None else model, self.data
+        model = self.experiment.model if model is None else model
+        data = self.data
         seed = self.experiment.seed if model.seed is None else model.seed
         network = build(model, data.image_shape, data.num_classes, seed=seed)
         place = torch.device(device)
@@ -263,7 +266,9 @@ def weights_of(network: nn.Module, names: Collection[str] | None = None) -> Weig
     return {name: value.detach().clone() for name, value in own.items() if name in wanted}
 
 
-def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Callable[..., Split] = split) -> Environment:
+def prepare(
+    experiment: Experiment, *, data: DataSet | None = None, split: Callable[[IntArray, SplitSpec], Split] = split
+) -> Environment:
     """Load and split the data, and check the method against them.
 
     If `data` is given, it is used instead of loading a set. `split` is the function that splits it. Raise ConfigError
@@ -280,8 +285,7 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
     if settings.label_setting == "open":
         data = with_unknown(data, settings.unknown_classes)
     labels_N = data.train_labels_N.numpy()
-    divided = split(
-        labels_N,
+    spec = SplitSpec(
         num_classes=data.num_classes + len(data.unknown),
         N_s=settings.N_s,
         K=experiment.federation.K,
@@ -294,7 +298,8 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
         unknown_classes=len(data.unknown),
         unknown_share=settings.unknown_share if data.unknown else 0,
     )
-    holders = assign_labels(
+    divided = split(labels_N, spec)
+    assigned = assign_labels(
         divided,
         labels_N,
         settings.label_setting,
@@ -303,14 +308,14 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
         labelled_share=settings.labelled_share,
     )
     if extra:
-        holders = with_extra(holders, experiment.federation.K, extra, partition_seed, settings.images)
-    environment = Environment(experiment=experiment, data=data, split=divided, held=holders)
+        assigned = with_extra(assigned, experiment.federation.K, extra, partition_seed, settings.images)
+    environment = Environment(experiment=experiment, data=data, split=divided, assignment=assigned)
     name = method_name(experiment.method)
     if (steps := settings.streaming_steps) > 1:
         if getattr(experiment.method, "asks_for_all_images", False):
             raise ConfigError(f"data.streaming_steps is {steps}, but {name!r} needs all images at once; choose 1")
         _ = environment._arrivals  # raises ConfigError, if at all, before any training
-    if settings.label_setting not in ("server", "open") and not any(map(len, holders.labelled)):
+    if settings.label_setting not in ("server", "open") and not any(map(len, assigned.labelled)):
         raise ConfigError("data.label_setting: the clients that should have labels have no images; choose others")
     if experiment.model.norm == "sbn" and not getattr(experiment.method, "asks_for_statistics", False):
         raise ConfigError(
@@ -328,7 +333,9 @@ def _extra_images(experiment: Experiment, data: DataSet) -> int:
     """
     if experiment.data.unlabelled != "extra":
         return 0
-    name, partition, images_NCHW = experiment.data.name, experiment.partition, data.unlabelled_images_NCHW
+    name = experiment.data.name
+    partition = experiment.partition
+    images_NCHW = data.unlabelled_images_NCHW
     if images_NCHW is None or not len(images_NCHW):
         raise ConfigError(f"data.unlabelled is 'extra', but {name} has no unlabelled split; choose 'train'")
     if partition.R_nominal != 0.0:

@@ -125,7 +125,8 @@ class Evaluator:
             logits_ND = (total_ND / len(voters)).log()
         assert self._part.labels_N is not None
         labels_N = self._part.labels_N[self._part.positions_N]
-        known_N, separated = labels_N < logits_ND.shape[1], dict[str, float]()
+        known_N = labels_N < logits_ND.shape[1]
+        separated = dict[str, float]()
         if self._environment.data.unknown and not known_N.all():
             kind: Score = getattr(self._environment.experiment.method, "unknown_score", "max_softmax")
             separated = separation(score_of(votes_ND, kind), known_N)
@@ -146,8 +147,10 @@ class TestImages:
 
     def __init__(self, environment: Environment, device: str | torch.device = "cpu") -> None:
         place = torch.device(device)
-        self._model, self._network = environment.experiment.model, environment.network(device=device)
-        tested, labelled = with_test_statistics(environment), environment.part(CENTRAL, "everyones")
+        self._model = environment.experiment.model
+        self._network = environment.network(device=device)
+        tested = with_test_statistics(environment)
+        labelled = environment.part(CENTRAL, "everyones")
         self._known = {
             "test": (tested, Part(**moved(vars(tested_part(environment)), place))),
             "labelled": (environment, Part(**moved(vars(labelled), place))),

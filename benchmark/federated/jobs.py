@@ -43,13 +43,13 @@ REMEDY = "choose a smaller optimizer.lr"
 TRAINED_ON = ("train_images_NCHW", "train_labels_N", "unlabelled_images_NCHW")
 
 
-def keeper_of(job: Job) -> str:
+def state_key_of(job: Job) -> str:
     """Return the state key of the job's client state."""
     return job.keeps if job.keeps is not None else str(job.key.client)
 
 
 @dataclass(kw_only=True, eq=False)
-class Begun:
+class StartedJob:
     """A job of a window that has been started, with its progress or the error that ended it."""
 
     job: Job  # with its received values on the runner's device
@@ -61,7 +61,7 @@ class Begun:
     quality: PseudoLabelQuality | None = None
     batches: JobBatches | None = None
     iterator: BatchIterator | None = None
-    trained: Trained | None = None  # not where it skips the round
+    trained: Trained | None = None  # None if the client skips the round
     outcome: Outcome | None = None
     error: Exception | None = None
 
@@ -81,7 +81,7 @@ class JobRunner:
 
     With `fast` on a CPU, the local step differs from the plain one only in the last bits of its numbers. The
     optimizer's step is one kernel, float32 matrix products use oneDNN, and images below tau are not passed through the
-    network if that changes nothing (`loss_of_kept`).
+    network if that changes nothing (`loss_on_confident`).
     """
 
     leaves_out: ClassVar[bool] = True  # whether a fast runner leaves out images below tau
@@ -124,7 +124,7 @@ class JobRunner:
         `run` raises, when the job's outcome is due.
         """
         waiting = deque(jobs)
-        left_over: Begun | None = None
+        left_over: StartedJob | None = None
         while waiting or left_over is not None:
             window, left_over = self._window(waiting, left_over, round_number, kept)
             self._train_all(window)
@@ -135,26 +135,26 @@ class JobRunner:
                     raise begun.error
                 assert begun.outcome is not None
                 if begun.outcome.private is not None:
-                    kept[keeper_of(begun.job)] = begun.outcome.private
+                    kept[state_key_of(begun.job)] = begun.outcome.private
                 yield begun.outcome
 
     def _window(
-        self, waiting: deque[Job], first: Begun | None, round_number: int, kept: Mapping[str, Tree]
-    ) -> tuple[list[Begun], Begun | None]:
+        self, waiting: deque[Job], first: StartedJob | None, round_number: int, kept: Mapping[str, Tree]
+    ) -> tuple[list[StartedJob], StartedJob | None]:
         """Start jobs of `waiting` after `first` while they fit. The last started job may not fit."""
         window = [] if first is None else [first]
         while waiting and not (window and window[-1].error):
-            if keeper_of(waiting[0]) in {keeper_of(begun.job) for begun in window}:
+            if state_key_of(waiting[0]) in {state_key_of(begun.job) for begun in window}:
                 break
-            begun = self._begin_in_window(waiting[0], round_number, copied(kept.get(keeper_of(waiting.popleft()))))
+            begun = self._begin_in_window(waiting[0], round_number, copied(kept.get(state_key_of(waiting.popleft()))))
             if window and sum(other.nbytes for other in window) + begun.nbytes > MOST_BYTES:
                 return window, begun
             window.append(begun)
         return window, None
 
-    def _begin_in_window(self, job: Job, round_number: int, private: Tree | None) -> Begun:
+    def _begin_in_window(self, job: Job, round_number: int, private: Tree | None) -> StartedJob:
         """Start a job and return it. An error is stored in the returned object."""
-        begun = Begun(job=job, round=round_number, given=job.receives, received=marks_of(job.receives), states=())
+        begun = StartedJob(job=job, round=round_number, given=job.receives, received=marks_of(job.receives), states=())
 
         def start() -> None:
             begun.job, local = self._started(job, round_number, private, "train")
@@ -172,7 +172,7 @@ class JobRunner:
         self._attempt(begun, start, seeded=False)
         return begun
 
-    def _attempt(self, begun: Begun, work: Callable[[], None], *, seeded: bool = True) -> None:
+    def _attempt(self, begun: StartedJob, work: Callable[[], None], *, seeded: bool = True) -> None:
         """Run a part of the job's work with the global generators as the previous part left them. Store its error."""
         if begun.error is not None:
             return
@@ -185,12 +185,12 @@ class JobRunner:
             begun.error = error
         begun.states = global_states()
 
-    def _train_all(self, window: list[Begun]) -> None:
+    def _train_all(self, window: list[StartedJob]) -> None:
         """Train the jobs up to the first that fails, because the round ends there."""
         to_train = [begun for begun in window if begun.iterator is not None]
         fit_together = sum(begun.nbytes for begun in to_train) <= MOST_BYTES
 
-        def batches_of(begun: Begun) -> Iterator[LocalBatch]:
+        def batches_of(begun: StartedJob) -> Iterator[LocalBatch]:
             assert begun.iterator is not None
             if fit_together:
                 make_together([other.iterator for other in to_train if other.iterator is not None])
@@ -203,13 +203,13 @@ class JobRunner:
             if begun.error is not None:
                 del window[index + 1 :]
 
-    def _train_in_window(self, begun: Begun, steps: Iterator[LocalBatch]) -> None:
+    def _train_in_window(self, begun: StartedJob, steps: Iterator[LocalBatch]) -> None:
         assert begun.local is not None and begun.quality is not None
         module, _ = self._training(begun.job, begun.local, begun.round, "train", begun.batches)
         module.pseudo = begun.quality
         begun.trained = trained_of(module, train(module, steps))
 
-    def _finish_all(self, window: list[Begun]) -> None:
+    def _finish_all(self, window: list[StartedJob]) -> None:
         """Read the values that the jobs report, and compute the outcome of each job."""
         trained = [(begun, begun.trained) for begun in window if begun.trained is not None and begun.error is None]
         unread = {id(begun): of_job.tensors() for begun, of_job in trained}
@@ -218,12 +218,12 @@ class JobRunner:
             read = [next(numbers) for _ in unread.get(id(begun), [])]
             self._attempt(begun, partial(self._finish_in_window, begun, read))
 
-    def _finish_in_window(self, begun: Begun, read: Sequence[Tensor]) -> None:
+    def _finish_in_window(self, begun: StartedJob, read: Sequence[Tensor]) -> None:
         if begun.trained is not None:
             begun.outcome = self._moved(outcome_from(begun.job, begun.trained, read))
         refuse_change(begun.job.update, "local work", "what it received", begun.received, begun.given)
 
-    def _check_all(self, window: list[Begun]) -> None:
+    def _check_all(self, window: list[StartedJob]) -> None:
         """Check whether all outcomes of the jobs are finite; store an error if not."""
         unread: list[list[Tensor]] = []
         for begun in window:
@@ -253,7 +253,7 @@ class JobRunner:
         if local is None:
             return Outcome(key=job.key, sends={}), []
         given = self._given(job, local, round_number)
-        if not local.trainable:  # the job only reads, or this client sits out
+        if not local.trainable:  # the job only reads, or this client skips the round
             sends = finished(job.update, local)
             return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics()), []
         return self._trained_from(job, local, given, round_number)
@@ -302,9 +302,10 @@ class JobRunner:
         if kind in self._modules and not self._is_own(job):
             self._modules[kind].reuse(job, local, rate_at)
         else:
-            network, sgd, precision = self._network(job.network), experiment.optimizer, experiment.precision
+            network = self._network(job.network)
+            settings = experiment.optimizer
             self._modules[kind] = module_class(job)(
-                job, local, network, sgd, rate_at, precision=precision, fused=self._fast
+                job, local, network, settings, rate_at, precision=experiment.precision, fused=self._fast
             )
         seed_job(self._modules[kind], experiment.seed, round_number, job, purpose)
         return self._modules[kind], batches
@@ -313,7 +314,8 @@ class JobRunner:
         """Return the learning rate at each of the job's steps, as a share of the base rate."""
         experiment = self._environment.experiment
         T, rounds = experiment.federation.T, experiment.federation.rounds
-        schedule, first = experiment.optimizer.schedule, (round_number - 1) * T
+        schedule = experiment.optimizer.schedule
+        first = (round_number - 1) * T
         # A step of the schedule is a batch, however many losses are taken on it in turn. Those of local epochs share T.
         stride = 1.0 / len(job.update.phases) if job.limit.epochs is None else T / steps
 

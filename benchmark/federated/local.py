@@ -44,7 +44,7 @@ class LocalModule(pl.LightningModule):
         job: Job,
         local: Local,
         network: nn.Module,
-        sgd: Optimizer,
+        settings: Optimizer,
         rate_at: Callable[[int], float],
         *,
         precision: Precision = "fp32",
@@ -53,7 +53,8 @@ class LocalModule(pl.LightningModule):
         super().__init__()
         device = next(network.parameters()).device
         self.fixed = fixed_names(network)  # before the gradients of frozen weight sets are switched off
-        self.sgd, self.fused = sgd, fused or device.type != "cpu"
+        self.settings = settings
+        self.fused = fused or device.type != "cpu"
         self.trainable = nn.ModuleDict(
             {
                 name: empty_layers(weights) if name in local.layers else copy.deepcopy(network)
@@ -70,7 +71,7 @@ class LocalModule(pl.LightningModule):
     def reuse(self, job: Job, local: Local, rate_at: Callable[[int], float]) -> None:
         """Start a job: load its weight sets and reset counters. Engines reuse modules for many jobs."""
         self.update, self.local, self.rate_at = job.update, local, rate_at
-        self.base_rate = base_rate(self.sgd, job)
+        self.base_rate = base_rate(self.settings, job)
         self.local_device = next(self.trainable.parameters()).device
         self.step = Step(
             trainable=self.trainable,
@@ -113,15 +114,16 @@ class LocalModule(pl.LightningModule):
         """Return the job's optimizer at its base rate, with the job's initial momentum."""
         common: Any = {
             "lr": self.base_rate,
-            "weight_decay": self.sgd.weight_decay,
+            "weight_decay": self.settings.weight_decay,
             "foreach": not self.fused,
             "fused": self.fused,
         }
-        weights, momentum = self.trainable.parameters(), self.sgd.momentum
+        weights = self.trainable.parameters()
+        momentum = self.settings.momentum
         optimizer: torch.optim.Optimizer = (
             torch.optim.Adam(weights, betas=(momentum, BETA_2), **common)
-            if self.sgd.rule == "adam"
-            else torch.optim.SGD(weights, momentum=momentum, nesterov=self.sgd.nesterov, **common)
+            if self.settings.rule == "adam"
+            else torch.optim.SGD(weights, momentum=momentum, nesterov=self.settings.nesterov, **common)
         )
         for name, buffers in (self.local.momentum or {}).items():
             for tensor, value in buffers.items():
@@ -132,8 +134,8 @@ class LocalModule(pl.LightningModule):
 
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
         """Clip the joint norm of all gradients to the experiment's limit. Lightning calls this before each step."""
-        if self.sgd.clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.trainable.parameters(), self.sgd.clip)
+        if self.settings.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.trainable.parameters(), self.settings.clip)
 
     def on_train_batch_end(self, outputs: Any, batch: LocalBatch, batch_idx: int) -> None:
         self.taken += 1
@@ -144,8 +146,8 @@ class LocalModule(pl.LightningModule):
 
 def base_rate(settings: Optimizer, job: Job) -> float:
     """Return the learning rate of the job's participant, before the schedule."""
-    holder = job.learning_rate or ("server" if job.key.client == SERVER else "client")
-    return (settings.server_lr if holder == "server" else None) or settings.lr
+    is_server = job.learning_rate == "server" or (job.learning_rate is None and job.key.client == SERVER)
+    return settings.server_lr if is_server and settings.server_lr is not None else settings.lr
 
 
 def added_up(values: Iterable[float]) -> float:
@@ -215,7 +217,8 @@ def load(network: nn.Module, weights: Weights, fixed: Collection[str] | None = N
 
 def train(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weights]:
     """Run local steps as Lightning's automatic optimization does, but without a Trainer. Return momentum buffers."""
-    optimizer, parameters = module.new_optimizer(), list(module.trainable.parameters())
+    optimizer = module.new_optimizer()
+    parameters = list(module.trainable.parameters())
     (group,) = optimizer.param_groups
     base = group["lr"]
     take_step = quick_step(optimizer)
@@ -268,7 +271,7 @@ def momentum_of(module: LocalModule, optimizer: torch.optim.Optimizer) -> dict[s
             if not parameter.requires_grad:
                 continue
             state = optimizer.state[parameter]
-            if module.sgd.rule == "adam":
+            if module.settings.rule == "adam":
                 kept[name].update({f"{tensor}{SLOT}{slot}": value.detach() for slot, value in state.items()})
             else:
                 kept[name][tensor] = state.get("momentum_buffer", torch.zeros_like(parameter)).detach()

@@ -15,7 +15,7 @@ from benchmark.errors import Diverged
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import Evaluator
-from benchmark.federated.jobs import REMEDY, keeper_of
+from benchmark.federated.jobs import REMEDY, state_key_of
 from benchmark.federated.round_metrics import RoundMetrics
 from benchmark.federated.stopping import check
 from benchmark.federated.trees import first_not_finite, moved, with_own_leaves
@@ -101,14 +101,16 @@ class FederatedModule(pl.LightningModule):
         self._round_metrics = RoundMetrics(self.environment.data.num_classes, self.environment.tied)
         world = self.environment.world(round_number, lambda jobs: self._fit(jobs, round_number))
         self._kept = ChainMap({}, dict(self.state.clients))  # an abandoned round does not change the state
-        began, self._client_seconds = time.perf_counter(), 0.0
+        began = time.perf_counter()
+        self._client_seconds = 0.0
         state, reported = self._played(world)
         self.server_seconds = time.perf_counter() - began - self._client_seconds
         self._seed("models", round_number)
         for tree in (models_of(self.experiment.method, state), state.server):  # the last finite state is kept
             if name := first_not_finite(tree):
                 raise Diverged(f"round {round_number}, after averaging: {name} is not finite; {REMEDY}")
-        self.state, self.rounds_done = replace(state, clients=dict(self._kept)), round_number
+        self.state = replace(state, clients=dict(self._kept))
+        self.rounds_done = round_number
         self.metrics = {**reported, **self._round_metrics.metrics()}
         if round_number % self.experiment.evaluation.every == 0 or round_number == self.experiment.federation.rounds:
             self.metrics.update(self.evaluator.measure(self.tested()))
@@ -118,21 +120,23 @@ class FederatedModule(pl.LightningModule):
 
         Raise ConfigError if it changes client states, or values that jobs received, because observers still read them.
         """
-        method, function = self.experiment.method, f"round {world.round}"
+        method = self.experiment.method
+        function = f"round {world.round}"
         self._received, self._left, self._outcomes = [], {}, 0
         self._seed("round", world.round)
         played = play_round(method, replace(self.state, server=with_own_leaves(self.state.server)), world)
         for job, marks in self._received:
             refuse_change(method, function, "what a job received", marks, job.receives)
-        for keeper in self._left:
-            self._refuse_changed(keeper, world.round)
+        for state_key in self._left:
+            self._refuse_changed(state_key, world.round)
         return played
 
-    def _refuse_changed(self, keeper: str, round_number: int) -> None:
+    def _refuse_changed(self, state_key: str, round_number: int) -> None:
         """Raise ConfigError if the method changed the participant's client state after its last job of the round."""
-        if keeper in self._left:
-            method, function = self.experiment.method, f"round {round_number}"
-            refuse_change(method, function, f"what {keeper} keeps", *self._left[keeper])
+        if state_key in self._left:
+            method = self.experiment.method
+            function = f"round {round_number}"
+            refuse_change(method, function, f"what {state_key} keeps", *self._left[state_key])
 
     def _seed(self, *names: str | int) -> None:
         """Seed the global generators for code of the method that draws from them."""
@@ -170,8 +174,8 @@ class FederatedModule(pl.LightningModule):
             for observer in self.observers:
                 observer.on_outcome(job, outcome)
             if outcome.private is not None:
-                self._refuse_changed(keeper_of(job), round_number)
-                self._left[keeper_of(job)] = (marks_of(outcome.private), outcome.private)
+                self._refuse_changed(state_key_of(job), round_number)
+                self._left[state_key_of(job)] = (marks_of(outcome.private), outcome.private)
             self._outcomes += 1
             self._seed("round", round_number, "outcome", self._outcomes)
             yield outcome
@@ -192,7 +196,8 @@ class FederatedModule(pl.LightningModule):
         """Return the bytes of fixed parameters that the job's client does not have yet, and note that it has them."""
         if job.key.client < 0 or not self.environment.fixed:
             return 0
-        client, has = str(job.key.client), self.environment.fixed_bytes(job.network)
+        client = str(job.key.client)
+        has = self.environment.fixed_bytes(job.network)
         missing = max(0, has - self.downloaded.get(client, 0))
         self.downloaded[client] = self.downloaded.get(client, 0) + missing
         return missing
@@ -201,8 +206,11 @@ class FederatedModule(pl.LightningModule):
 # Warnings that do not concern users: rounds need no loader workers, the server never validates through Lightning,
 # engines choose devices, and Lightning 2.6 uses names that torch 2.15 has renamed.
 NOTHING_TO_A_USER = (
-    *("does not have many workers", "`training_step` returned `None`", "configure_optimizers"),
-    *("GPU available but not used", r"isinstance\(treespec, LeafSpec\)"),
+    "does not have many workers",
+    "`training_step` returned `None`",
+    "configure_optimizers",
+    "GPU available but not used",
+    r"isinstance\(treespec, LeafSpec\)",
 )
 
 

@@ -24,7 +24,7 @@ from benchmark.errors import FsslError
 from benchmark.failures import FailedInWorker, failure_of
 from benchmark.federated.devices import engine_settings, prepare_torch
 from benchmark.federated.environment import Environment
-from benchmark.federated.jobs import JobRunner, keeper_of, name_of
+from benchmark.federated.jobs import JobRunner, name_of, state_key_of
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.processes import CPU, end_with_parent, process_context
 from benchmark.federated.stopping import check
@@ -83,7 +83,7 @@ class ProcessPool:
         """
         for index, outcome in enumerate(self._results(jobs, round_number, kept, wants_gradient=False)):
             if outcome.private is not None:
-                kept[keeper_of(jobs[index])] = outcome.private
+                kept[state_key_of(jobs[index])] = outcome.private
             yield outcome
 
     def gradients(
@@ -104,11 +104,11 @@ class ProcessPool:
             Of jobs with the same state key, each starts after the outcome of the previous one was yielded.
             """
             for worker in (worker for worker in self._workers if worker.answer.done()):
-                keepers = {keeper_of(jobs[index]) for index in under_way}
-                index = next((index for index in waiting if keeper_of(jobs[index]) not in keepers), None)
+                state_keys = {state_key_of(jobs[index]) for index in under_way}
+                index = next((index for index in waiting if state_key_of(jobs[index]) not in state_keys), None)
                 if index is not None and len(under_way) < UNDER_WAY * len(self._workers):
                     waiting.remove(index)
-                    private = kept.get(keeper_of(jobs[index]))
+                    private = kept.get(state_key_of(jobs[index]))
                     under_way[index] = worker.submit(jobs[index], private, round_number, wants_gradient)
 
         try:
@@ -144,17 +144,18 @@ class Worker:
         self.process = context.Process(target=work, args=(theirs, device, self._in_files), daemon=True)
         self.process.start()
         theirs.close()  # closes the pipe when the process ends
-        self._job, self.answer = "", Future[Any]()
+        self._job = ""
+        self.answer = Future[Any]()
         self.answer.set_result(None)
 
-    def submit(self, job: Job, private: Tree | None, *how: Any) -> Future[Any]:
+    def submit(self, job: Job, private: Tree | None, round_number: int, wants_gradient: bool) -> Future[Any]:
         """Send the job, and return a future with the result or error of `JobRunner.run` or `JobRunner.gradient`.
 
-        `how` contains the last arguments of `result_of`. Raise FsslError if the job cannot be sent.
+        Raise FsslError if the job cannot be sent.
         """
-        self._job = name_of(job, how[0])
+        self._job = name_of(job, round_number)
         try:
-            message = packed((job, private, *how), self._in_files)
+            message = packed((job, private, round_number, wants_gradient), self._in_files)  # for `result_of`
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             remedy = "make the update a dataclass at the top level of a module"
             raise FsslError(f"{self._job} cannot be sent to a worker process: {error}; {remedy}") from error

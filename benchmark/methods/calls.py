@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -25,8 +25,20 @@ OF_PSEUDO_LABELS = ("labels_N", "kept_N", "candidates_ND")
 # Names in a run record that are reserved for the measurements of the suite: a method's metrics need different names.
 RESERVED_STARTS = ("test/", "validation/", "pseudo/", "diversity/", "comm/", "time/", "rounds_to/", "exchange/")
 COLUMNS = (  # the columns of `benchmark.load`
-    *("cell_key", "seed", "status", "profile", "round", "local_steps"),
-    *("method", "data", "labels", "network", "partition", "K", "C", "T"),
+    "cell_key",
+    "seed",
+    "status",
+    "profile",
+    "round",
+    "local_steps",
+    "method",
+    "data",
+    "labels",
+    "network",
+    "partition",
+    "K",
+    "C",
+    "T",
 )
 OF_THE_SUITE = ("comm/shared_images",)  # metrics with a reserved start that methods of the suite report
 LARGEST = 1e300  # the bound on the size of a number in a run record (`records.schema`)
@@ -46,7 +58,8 @@ def play_round(method: Any, state: fl.State, world: fl.World) -> fl.Round:
     Raise ConfigError if the method returned other values, used a reserved name, or changed a client state in place.
     """
     wanted = "a State and the numbers to record, such as `state, {}`"
-    function, clients = f"round {world.round}", Watched(state.clients)
+    function = f"round {world.round}"
+    clients = ReadStates(state.clients)
     result = method.round(replace(state, clients=clients), world)
     clients.refuse_change(method, function)
     state, named = _pair(method, function, result, fl.State, Real, wanted)
@@ -140,21 +153,29 @@ def jobs_given(jobs: Sequence[fl.Job], K: int) -> Sequence[fl.Job]:
     return jobs
 
 
-Marks = list[tuple[str, object, object]]  # for each leaf of a tree: its name, the leaf, and a value that shows changes
+class Mark(NamedTuple):
+    """A leaf of a tree, with a value that differs after a change of the leaf in place."""
+
+    name: str
+    leaf: object
+    version: object
+
+
+Marks = list[Mark]  # of all leaves of a tree
 
 
 def marks_of(tree: object, name: str = "") -> Marks:
     """Collect the marks that `change_since` needs to detect a change of a tree in place.
 
-    The mark of a tensor is the number of its changes in place, which torch counts.
+    The version of a tensor is the number of its changes in place, which torch counts.
     """
     if isinstance(tree, Mapping):
         return [mark for key, value in tree.items() for mark in marks_of(value, f"{name}.{key}" if name else f"{key}")]
     if isinstance(tree, list | tuple):
         return [mark for index, value in enumerate(tree) for mark in marks_of(value, f"{name}[{index}]")]
     if isinstance(tree, Tensor):
-        return [(name, tree, None if tree.is_inference() else tree._version)]
-    return [(name, tree, tree.tobytes() if isinstance(tree, np.ndarray) else None)]
+        return [Mark(name, tree, None if tree.is_inference() else tree._version)]
+    return [Mark(name, tree, tree.tobytes() if isinstance(tree, np.ndarray) else None)]
 
 
 def change_since(marks: Marks, tree: object) -> str | None:
@@ -164,9 +185,9 @@ def change_since(marks: Marks, tree: object) -> str | None:
     """
     for before, now in zip_longest(marks, marks_of(tree)):
         if before is None or now is None:
-            return str((before or now)[0])
-        if before[0] != now[0] or before[1] is not now[1] or before[2] != now[2]:
-            return before[0]
+            return str((before or now).name)
+        if before.name != now.name or before.leaf is not now.leaf or before.version != now.version:
+            return str(before.name)
     return None
 
 
@@ -187,17 +208,17 @@ def unchanged(owner: object, function: str, what: str, tree: object) -> Iterator
     refuse_change(owner, function, what, marks, tree)
 
 
-class Watched(Mapping[str, fl.Tree]):
+class ReadStates(Mapping[str, fl.Tree]):
     """A read-only view of the client states that marks each state that is read, so that changes can be detected."""
 
     def __init__(self, clients: Mapping[str, fl.Tree]) -> None:
         self._clients = clients
         self._marks: dict[str, Marks] = {}
 
-    def __getitem__(self, keeper: str) -> fl.Tree:
-        tree = self._clients[keeper]
-        if keeper not in self._marks:
-            self._marks[keeper] = marks_of(tree)
+    def __getitem__(self, state_key: str) -> fl.Tree:
+        tree = self._clients[state_key]
+        if state_key not in self._marks:
+            self._marks[state_key] = marks_of(tree)
         return tree
 
     def __iter__(self) -> Iterator[str]:
@@ -206,13 +227,13 @@ class Watched(Mapping[str, fl.Tree]):
     def __len__(self) -> int:
         return len(self._clients)
 
-    def __contains__(self, keeper: object) -> bool:
-        return keeper in self._clients
+    def __contains__(self, state_key: object) -> bool:
+        return state_key in self._clients
 
     def refuse_change(self, owner: object, function: str) -> None:
         """Raise ConfigError if a client state was changed in place after it was read."""
-        for keeper, marks in self._marks.items():
-            refuse_change(owner, function, f"the state of {keeper}", marks, self._clients[keeper])
+        for state_key, marks in self._marks.items():
+            refuse_change(owner, function, f"the state of {state_key}", marks, self._clients[state_key])
 
 
 def started(update: fl.LocalUpdate, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
@@ -283,7 +304,7 @@ def finished(update: fl.LocalUpdate, local: fl.Local) -> fl.Tree:
 @contextlib.contextmanager
 def _only_read(method: Any, function: str, state: fl.State) -> Iterator[fl.State]:
     """Yield the state for a function that must not change it. Raise ConfigError if the function changed it."""
-    clients = Watched(state.clients)
+    clients = ReadStates(state.clients)
     with unchanged(method, function, "the state", state.server):
         yield replace(state, clients=clients)
     clients.refuse_change(method, function)

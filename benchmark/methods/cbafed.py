@@ -63,11 +63,15 @@ class CBAFed(fl.Method):
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         recorded, counts_D = state.server["recorded"], state.server["counts"]
-        is_warm, since = world.round <= self.warm_start_rounds, world.round - self.warm_start_rounds
+        is_warm = world.round <= self.warm_start_rounds
+        since = world.round - self.warm_start_rounds
         clients = shared.labelled_cohort(world) if is_warm else world.cohort()
-        average, counted, on_labels = shared.RunningMean(), [], 0.0
+        average = shared.RunningMean()
+        counted = []
+        on_labels = 0.0
         for client, sends in shared.sent(world.fit([self._job(client, state, world) for client in clients])):
-            has_labels, of_client_D = bool(world.labelled[client]), sends["counts"]
+            has_labels = bool(world.labelled[client])
+            of_client_D = sends["counts"]
             average.add(sends["student"], float(of_client_D.sum()))
             on_labels += has_labels * float(of_client_D.sum())
             if is_warm or self.histogram == "all" or not has_labels:
@@ -86,8 +90,10 @@ class CBAFed(fl.Method):
 
     def _job(self, client: int, state: fl.State, world: fl.World) -> fl.Job:
         """Build the job of a client, on labels or on pseudo-labels; no client has both."""
-        labels, keeps = world.labelled[client], self.momentum == "released_code"
-        receives, limit = {"student": state.server["student"]}, world.limit
+        labels = world.labelled[client]
+        keeps = self.momentum == "released_code"
+        receives = {"student": state.server["student"]}
+        limit = world.limit
         if labels:
             a_pass = limit.steps or (limit.epochs or 1) * -(-labels // self.batch_size)
             update = LabelledUpdate(method=self, keeps_momentum=keeps, steps_a_pass=a_pass)
@@ -114,7 +120,8 @@ class LabelledUpdate(shared.SupervisedUpdate):
     steps_a_pass: int
 
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
-        local, labels_N = super().begin(received, private, reader), reader.labels("labelled")
+        local = super().begin(received, private, reader)
+        labels_N = reader.labels("labelled")
         assert labels_N is not None
         D = len(reader.on_noise(received["student"]))  # the number of classes
         local.frozen = {"recorded": received["student"]}

@@ -291,7 +291,8 @@ class ReMixMatch(Central):
 
     def notes(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
         """Measure shares_2D, the class distributions of the labels and of the mean prediction on unlabelled images."""
-        logits_ND, labels_N = reader.predict(received["student"], "unlabelled", "weak"), reader.labels("labelled")
+        logits_ND = reader.predict(received["student"], "unlabelled", "weak")
+        labels_N = reader.labels("labelled")
         assert labels_N is not None
         known_D = torch.bincount(labels_N, minlength=logits_ND.shape[1]) / len(labels_N)
         return {"shares_2D": torch.stack([known_D, torch.softmax(logits_ND, dim=-1).mean(dim=0)])}
@@ -330,7 +331,8 @@ def mixed(step: fl.Step, guess_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     images_NCHW = torch.cat([step.batch["labelled"].views["weak"], *views_of(step).values()])
     known_ND = one_hot(step.batch["labelled"].known_N, guess_ND.shape[1]).to(guess_ND)
     targets_ND = torch.cat([known_ND, *[guess_ND] * len(views_of(step))])
-    lam_N1, other_N = step.drawn["lambda_N"].to(targets_ND)[:, None], step.drawn["other_N"]
+    lam_N1 = step.drawn["lambda_N"].to(targets_ND)[:, None]
+    other_N = step.drawn["other_N"]
     targets_ND = torch.lerp(targets_ND[other_N], targets_ND, lam_N1)
     logits_ND = step.student(mixup(images_NCHW, images_NCHW[other_N], lam_N1[:, :, None, None]))
     n = len(known_ND)

@@ -62,7 +62,9 @@ class DataSharing(fl.Method):
         return fl.State(server={"student": setup.initial_weights(), "given": {}})
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
-        student, given, now = state.server["student"], state.server["given"], 0
+        student = state.server["student"]
+        given = state.server["given"]
+        now = 0
         if world.round <= self.warm_start_rounds:
             student = trained_at_server(student, world, self.server_batch_size)
         else:

@@ -272,7 +272,8 @@ class MeanTeacherUpdate(LabelledUpdate):
         In the released code the share is 1/1, 1/2, 1/3 ... until it falls to alpha (local_unsupervised.py:24-27: the
         teacher keeps min(1 - 1 / (step + 1), .999)). Steps are counted over all rounds of the client.
         """
-        alpha, steps = self.method.alpha, step.notes["teacher_steps"]
+        alpha = self.method.alpha
+        steps = step.notes["teacher_steps"]
         share = alpha if self.method.ema_warm_up == "paper" else (1 / (steps + 1)).clamp(min=alpha)
         ema_(step.frozen["teacher"], step.student, decay=1 - share, lerp=True)
         step.notes["teacher_steps"] = steps + 1

@@ -104,14 +104,16 @@ class CopyUpdate(ClientUpdate):
         return loss, {"client/copy_loss": loss}
 
     def of_student(self, step: fl.Step) -> fl.Loss:
-        method, logits = self.method, step.notes.pop("logits")
+        method = self.method
+        logits = step.notes.pop("logits")
         with torch.no_grad():
             d = step.notes["before"] - labelled_loss(step.trainable["copy"], step.batch["labelled"])
         step.notes["steps"] = step.notes["steps"] + 1
         ramp = (step.notes["steps"] / method.ramp_steps).clamp(max=1.0)
         weight = (method.unlabelled_weight * ramp).to(logits["strong"])
         supervised = supervised_loss(logits["labelled"], step.batch["labelled"].known_N)
-        weights_N, strong_ND = self.weights(step), logits["strong"]
+        weights_N = self.weights(step)
+        strong_ND = logits["strong"]
         if method.feedback == "paper":
             loss = supervised + weight * self._weighted(strong_ND, weights_N + d, step)
         else:
@@ -156,13 +158,16 @@ class RegulatedUpdate(CopyUpdate):
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         """Start from the f that the client kept, or from the initial weights of PyTorch's linear layers."""
         local = super().begin(received, private, reader)
-        device, hidden, D = next(iter(received["student"].values())).device, self.method.hidden, self.num_classes
+        device = next(iter(received["student"].values())).device
+        hidden = self.method.hidden
+        D = self.num_classes
         shapes = {"hidden_weight": (hidden, D), "hidden_bias": (hidden,), "last_weight": (1, hidden), "last_bias": (1,)}
         fine = {}
         for name, shape in shapes.items():
             inputs = D if name.startswith("hidden") else hidden
             fine[name] = ((2 * torch.rand(shape, generator=reader.draw) - 1) * inputs**-0.5).to(device)
-        local.trainable["fine"], local.layers = (private or {}).get("fine", fine), ("fine",)
+        local.trainable["fine"] = (private or {}).get("fine", fine)
+        local.layers = ("fine",)
         return local
 
     def of_fine(self, step: fl.Step) -> fl.Loss:

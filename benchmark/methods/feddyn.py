@@ -72,7 +72,8 @@ class ClientUpdate(fl.LocalUpdate):
         return fl.Local(trainable={"student": theta}, frozen={"anchor": theta, "gradient": gradient})
 
     def loss(self, step: fl.Step) -> fl.Loss:
-        student, alpha = step.student, self.method.alpha
+        student = step.student
+        alpha = self.method.alpha
         loss = supervised = labelled_loss(student, step.batch["labelled"])
         if alpha:
             pull = proximal_term(student, step.frozen["anchor"], alpha, half=True)

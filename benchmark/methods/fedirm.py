@@ -84,7 +84,8 @@ class FedIRM(FedConsist):
         cohort.sort(key=lambda client: not world.labelled[client])  # labelled clients first
         weights, share = self.weights(cohort, world)
         weight = dict(zip(cohort, weights, strict=True))
-        average, relations = RunningMean(), []
+        average = RunningMean()
+        relations = []
         jobs = dict(zip(cohort, self.local_jobs(state, world, cohort), strict=True))
         labelled = [client for client in cohort if world.labelled[client]]
         asked = [world.job(client, RelationUpdate(method=self), {}, draw=1) for client in labelled]
@@ -94,7 +95,8 @@ class FedIRM(FedConsist):
             else:
                 average.add(outcome.sends["student"], weight[outcome.key.client])
         relation = mean_relation(relations) if relations else state.server.get("relation")
-        known, others = {} if relation is None else {"relation": relation}, []
+        known = {} if relation is None else {"relation": relation}
+        others = []
         for job in (jobs[client] for client in cohort if not world.labelled[client]):
             update = replace(cast(RelationMatching, job.update), ramp=self.ramp(world))
             others.append(replace(job, update=update, receives={**job.receives, **known}))
@@ -191,7 +193,8 @@ class RelationUpdate(fl.LocalUpdate):
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         kept = dict(private or {})
-        trained, labels_N = kept.pop("trained", None), reader.labels("labelled")
+        trained = kept.pop("trained", None)
+        labels_N = reader.labels("labelled")
         if trained is None or labels_N is None:
             return None
         logits_ND = reader.predict(trained, "labelled", "plain")
@@ -218,9 +221,12 @@ class RelationMatching(MeanTeacherUpdate):
 
     def unlabelled_loss(self, step: fl.Step) -> fl.Loss:
         """Compute lambda ramp (L_c + L_IRM), where L_IRM includes `relation_weight`."""
-        method, student, teacher = self.method, step.student, step.frozen["teacher"]
+        method = self.method
+        student = step.student
+        teacher = step.frozen["teacher"]
         views = step.batch["unlabelled"].views
-        teacher_ND, logits_ND = torch.softmax(teacher(views["weak"]), dim=-1), student(views["weak2"])
+        teacher_ND = torch.softmax(teacher(views["weak"]), dim=-1)
+        logits_ND = student(views["weak2"])
         student_ND = torch.softmax(logits_ND, dim=-1)
         consistency = squared_error_loss(student_ND, sharpen(teacher_ND, method.temperature))
         if method.asked == "student":

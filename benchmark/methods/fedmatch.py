@@ -138,7 +138,9 @@ class FedMatch(fl.Method):
             "psi": ("unlabelled", fl.Stream.whole("unlabelled", self.batch_size, "plain", "strong")),
         }
         data = dict(streams[name] for name in update.trains)
-        jobs, starts, helped = [], {}, 0
+        jobs = []
+        starts = {}
+        helped = 0
         for client in world.cohort():
             receives, starts[client] = self._down(state.server["known"].get(str(client)), current)
             helpers = self._helpers(state, world, client) if "psi" in update.trains else []
@@ -237,7 +239,8 @@ class ClientUpdate(fl.LocalUpdate):
 
     def without_labels(self, step: fl.Step) -> fl.Loss:
         """Compute the loss of psi."""
-        views, lambdas = step.batch["unlabelled"].views, self.method.lambdas
+        views = step.batch["unlabelled"].views
+        lambdas = self.method.lambdas
         psi, sigma = step.trainable["psi"], {**step.trainable, **step.frozen}["sigma"]
         helpers = [network for name, network in step.frozen.items() if name.startswith("helper")]
         with torch.set_grad_enabled(bool(helpers) and torch.is_grad_enabled()):
@@ -260,7 +263,8 @@ class ClientUpdate(fl.LocalUpdate):
 
         The client keeps the weights that the server computes from these changes, so that both have the same weights.
         """
-        start, ends = local.notes["start"], dict(local.trainable)
+        start = local.notes["start"]
+        ends = dict(local.trainable)
         if "psi" in self.trains:
             ends["psi"] = hard_threshold(ends["psi"], self.method.psi_threshold)
         sends = {name: changed_entries(start[name], ends[name], self.method.delta_threshold) for name in self.trains}

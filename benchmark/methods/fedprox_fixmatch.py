@@ -54,7 +54,8 @@ class ProximalFixMatchUpdate(fl.LocalUpdate):
 
     def loss(self, step: fl.Step) -> fl.Loss:
         """Compute L_s + lambda_u L_u + the proximal term. A term is left out if the client has no images for it."""
-        student, method = step.student, self.method
+        student = step.student
+        method = self.method
         terms, aux = [], {}
         if "labelled" in step.batch:
             terms.append(shared.labelled_loss(student, step.batch["labelled"]))
@@ -128,7 +129,8 @@ class ProximalFixMatch(fl.Method):
         """
         if world.round > self.warm_start_rounds:
             return self.federated_round(state, world)
-        student, update = state.server["student"], ProximalFixMatchUpdate(method=self)
+        student = state.server["student"]
+        update = ProximalFixMatchUpdate(method=self)
         outcomes = shared.trained_on_labels(update, student, world, self.labelled_batch_size)
         student = self.server_update(shared.mean_of(outcomes, otherwise=student), world)
         models: fl.Tree = {name: student for name in ("student", "teacher") if name in state.server}

@@ -138,7 +138,8 @@ class FedSwitchUpdate(ProximalFixMatchUpdate):
 
     def _consistency(self, step: fl.Step) -> fl.Loss:
         """Compute L_u and the divergences. All strong views pass the network, whether or not they are selected."""
-        views, frozen = step.batch["unlabelled"].views, step.frozen
+        views = step.batch["unlabelled"].views
+        frozen = step.frozen
         weak_ND = self._weak_logits(step)
         labels_N, _, kept_N = pseudo_labels(weak_ND, self.method.threshold)
         strong_ND = step.student(views["strong"])

@@ -118,7 +118,8 @@ def adaptively_labelled(logits_ND: Tensor, threshold: float) -> Labelled:
     """
     probs_ND = torch.softmax(logits_ND, dim=-1).double()
     confidence_N, labels_N = probs_ND.max(dim=-1)
-    tau, share_D = confidence_N.mean(), probs_ND.mean(dim=0)
+    tau = confidence_N.mean()
+    share_D = probs_ND.mean(dim=0)
     tau_D = share_D / share_D.max() * tau
     kept_N = confidence_N >= tau_D[labels_N]
     return Labelled(labels_N, kept_N, kept_N & (confidence_N >= threshold), float(tau))
@@ -168,7 +169,9 @@ class ClientUpdate(shared.StudentUpdate):
 
     def loss(self, step: fl.Step) -> fl.Loss:
         """Compute the loss of lines 15 to 21 (Eqs. 10 to 14)."""
-        method, network, images = self.method, step.student, step.batch["unlabelled"]
+        method = self.method
+        network = step.student
+        images = step.batch["unlabelled"]
         sure_N = images.of_images(step.notes["sure_M"])
         weights: fl.Weights = {name: w for name, w in network.named_parameters() if name not in self.fixed}
 

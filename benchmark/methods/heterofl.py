@@ -77,7 +77,8 @@ class HeteroFL(fl.Method):
         return fl.State(server={"student": setup.initial_weights(), "classes": {}})
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
-        student, classes = state.server["student"], dict(state.server["classes"])
+        student = state.server["student"]
+        classes = dict(state.server["classes"])
         cohort = labelled_cohort(world)
         unknown = [client for client in cohort if str(client) not in classes]
         for outcome in fit_each(world, unknown, ClassesUpdate(), {}, {}):

@@ -58,7 +58,8 @@ class LGFedAvg(fl.Method):
         fedavg = world.round <= self.fedavg_rounds
         common = student if fedavg else self.common(student)
         own = {name: value for name, value in student.items() if name not in common}
-        update, data = ClientUpdate(common=tuple(common)), {"labelled": fl.Stream.whole("labelled", self.batch_size)}
+        update = ClientUpdate(common=tuple(common))
+        data = {"labelled": fl.Stream.whole("labelled", self.batch_size)}
         jobs = [
             world.job(k, update, {"student": common, **({} if str(k) in state.clients else {"own": own})}, data)
             for k in labelled_cohort(world)

@@ -397,7 +397,8 @@ class World(Setup):
 
         Without a `limit` it has the length of the round's jobs. `fields` are further fields of `Job`.
         """
-        key, limit = Key(client=holder, draw=draw), self.limit if limit is None else limit
+        key = Key(client=holder, draw=draw)
+        limit = self.limit if limit is None else limit
         return Job(key=key, update=update, receives=receives, data=data or {}, limit=limit, **fields)
 
     def fit_one(self, *arguments: Any, **fields: Any) -> Tree:

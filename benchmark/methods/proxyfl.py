@@ -99,7 +99,8 @@ class ProxyFL(TwoLabellers):
         server: fl.Tree = {"student": setup.initial_weights(), "shares": torch.full((D,), 1 / D)}
         if self.projections == "released_code":
             width = setup.width()
-            draw, bound = setup.generator("projections"), width**-0.5
+            draw = setup.generator("projections")
+            bound = width**-0.5
             shapes = {"feature_weight": (width, width), "feature_bias": (width,), "proxy_weight": (width, width)}
             server["projections"] = {
                 name: torch.from_numpy(draw.uniform(-bound, bound, shape)).to(torch.get_default_dtype())
@@ -163,7 +164,8 @@ def tuned(mean_DF: Tensor, proxies_KDF: Tensor, method: ProxyFL, order: np.rando
     """
     W_DF, proxies_KDF = mean_DF.double().cpu(), proxies_KDF.double().cpu()
     K, D, _ = proxies_KDF.shape
-    proxies_PF, labels_P = proxies_KDF.flatten(0, 1), torch.arange(D).repeat(K)
+    proxies_PF = proxies_KDF.flatten(0, 1)
+    labels_P = torch.arange(D).repeat(K)
     margin = 0.0
     if method.margin == "released_code" and D > 1:
         apart_DD = torch.cdist(W_DF, W_DF).fill_diagonal_(torch.inf)
@@ -197,7 +199,8 @@ class ProxyUpdate(ClientUpdate):
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         local = super().begin(received, private, reader)
         if "projections" in received:
-            local.trainable["projections"], local.layers = received["projections"], ("projections",)
+            local.trainable["projections"] = received["projections"]
+            local.layers = ("projections",)
         local.notes["counts_D"] = torch.zeros_like(received["shares"])
         return local
 
@@ -218,7 +221,8 @@ class ProxyUpdate(ClientUpdate):
         if not self.method.proxy_weight:
             return loss, aux
         p_MD = torch.softmax(logits["global"], dim=-1)
-        candidates_MD, unsure_M1 = self._candidates(p_MD, step), ~aux["kept_N"][:, None]
+        candidates_MD = self._candidates(p_MD, step)
+        unsure_M1 = ~aux["kept_N"][:, None]
         weighting_MD = p_MD
         if self.method.candidate_weights == "paper":
             weighting_MD = torch.softmax(logits["weak"].detach(), dim=-1)
@@ -280,7 +284,8 @@ def contrast_losses(
         features_NF, proxies_DF = F.normalize(features_NF, dim=-1), F.normalize(proxies_DF, dim=-1)
     of_M = slice(len(features_NF) - len(weight_MD), None)
     near_M1 = (features_NF[of_M] * (weight_MD @ proxies_DF)).sum(dim=-1, keepdim=True)
-    similar_MN, sets_ND = features_NF[of_M] @ features_NF.T, sets_ND.to(features_NF.dtype)
+    similar_MN = features_NF[of_M] @ features_NF.T
+    sets_ND = sets_ND.to(features_NF.dtype)
     left_out_MN = sets_ND[of_M] @ sets_ND.T > 0
     if cosine:
         left_out_MN = left_out_MN | (similar_MN < LEAST_SIMILAR)

@@ -97,7 +97,8 @@ class RSCFed(MeanTeacherMethod):
 
     def _mean(self, subsets: Iterable[tuple[list[Member], list[fl.Weights]]]) -> tuple[fl.Weights, float]:
         """Compute the plain mean of the sub-consensus models (Eq. 7), and the weight of labelled clients in it."""
-        average, share = RunningMean(), 0.0
+        average = RunningMean()
+        share = 0.0
         for members, models in subsets:
             theta_sub, weights = self.consensus(models, members)
             average.add(theta_sub)

@@ -129,7 +129,8 @@ class ClientUpdate(StudentUpdate):
     method: TwoLabellers
 
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
-        local, labels_N = super().begin(received, private, reader), reader.labels("labelled")
+        local = super().begin(received, private, reader)
+        labels_N = reader.labels("labelled")
         if self.method.uses_global:
             local.frozen = {"global": received["student"]}
         if self.method.labelled_list == "released_code" and labels_N is not None:
@@ -141,7 +142,9 @@ class ClientUpdate(StudentUpdate):
 
     def loss_of(self, logits: dict[str, Tensor], step: fl.Step) -> fl.Loss:
         """Compute the loss from the student's logits by view. The global model's logits are added to this dict."""
-        terms, aux, batch = [], {}, step.batch
+        terms = []
+        aux = {}
+        batch = step.batch
         if "labelled" in batch:
             terms.append(supervised_loss(logits["labelled"], batch["labelled"].known_N))
             aux["client/supervised_loss"] = terms[0]
@@ -204,7 +207,8 @@ class FlexMatchLPL(TwoLabellers):
     asks_for_all_images = True
 
     def update(self, world: fl.World, client: int) -> "FlexMatchUpdate":
-        M, most = world.unlabelled(client), max(world.unlabelled(k) for k in range(world.K))
+        M = world.unlabelled(client)
+        most = max(world.unlabelled(k) for k in range(world.K))
         return FlexMatchUpdate(method=self, keeps_momentum=self.keeps_momentum, client=client, M=M, most=most)
 
 
@@ -229,7 +233,8 @@ class FlexMatchUpdate(ClientUpdate):
 
     def consistency(self, logits: Logits, step: fl.Step) -> fl.Loss:
         """Compute L_u with the thresholds before this batch, and update the last confident labels."""
-        images, tau = step.batch["unlabelled"], self.method.threshold
+        images = step.batch["unlabelled"]
+        tau = self.method.threshold
         labels_N, confidence_N, sure_N = pseudo_labels(logits["weak"], tau)
         last_M = step.notes["last_M"]
         kept_N = confidence_N >= flexible_thresholds(last_M, logits["weak"].shape[-1], tau)[labels_N]
@@ -280,7 +285,9 @@ class FedLabel(TwoLabellers):
         labels_N = torch.where(local.confidence_N >= common.confidence_N, local.labels_N, common.labels_N)
         kept_N = local.kept_N | common.kept_N
         loss = consistency_loss(logits["strong"], labels_N, kept_N)
-        local_ND, global_ND, agreed_N = logits[self.agreement_view], logits["global"], local.labels_N == common.labels_N
+        local_ND = logits[self.agreement_view]
+        global_ND = logits["global"]
+        agreed_N = local.labels_N == common.labels_N
         if self.divergence == "from_global":
             agreement = divergence_loss(local_ND, torch.softmax(global_ND, dim=-1), agreed_N)
         else:

@@ -172,7 +172,8 @@ class ClientUpdate(StudentUpdate):
         local = with_own_labels(self.begin(received, private, reader), labels_N, kept_N, stream="fix")
         if local.trainable:
             # D- is drawn from the images below tau (Eq. 4), or from all images (modules.py:259-262, data.py:310-322).
-            all_sure, by_paper = bool(kept_N.all()), method.mix_source == "paper"
+            all_sure = bool(kept_N.all())
+            by_paper = method.mix_source == "paper"
             others_N = (~kept_N).nonzero().flatten() if by_paper and not all_sure else torch.arange(len(kept_N))
             count = len(local.selected["fix"].positions_N)
             drawn_N = others_N[torch.randint(len(others_N), (count,), generator=reader.draw)]
@@ -197,11 +198,13 @@ class ClientUpdate(StudentUpdate):
         There is one lambda per batch, without the maximum of lambda and 1 - lambda
         (utils.py:115-185).
         """
-        network, fix = step.student, step.batch["fix"]
+        network = step.student
+        fix = step.batch["fix"]
         fix_loss = supervised_loss(network(fix.views["strong"]), fix.given_N)
         if not self.method.mix_weight:
             return fix_loss, {"client/loss": fix_loss}
-        mix, lam = step.batch["mix"], step.drawn["lambda"]
+        mix = step.batch["mix"]
+        lam = step.drawn["lambda"]
         mixed_NCHW = mixup(fix.views["weak"], mix.views["weak"], lam.to(fix.views["weak"]))
         counts = (mix.given_N != NO_LABEL).float().mean()  # 1, or 0 if the mix is skipped
         mixed_loss = counts * mix_loss(network(mixed_NCHW), fix.given_N, mix.given_N.clamp(min=0), lam)

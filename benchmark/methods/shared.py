@@ -313,7 +313,8 @@ def trained_at_server(
     keeps_momentum: bool = False,
 ) -> fl.Weights:
     """Train the student on the server's labelled images for `times` the length of a client's job, and return it."""
-    update, data = ServerUpdate(keeps_momentum=keeps_momentum), {"labelled": fl.Stream.whole("labelled", batch_size)}
+    update = ServerUpdate(keeps_momentum=keeps_momentum)
+    data = {"labelled": fl.Stream.whole("labelled", batch_size)}
     limit = world.limit.times(times)
     return world.fit_one(fl.SERVER, update, {"student": student}, data, draw=draw, limit=limit)["student"]
 

@@ -148,7 +148,8 @@ class TwoViewSelfTrainingUpdate(ConsistencyUpdate):
     def unlabelled(self, network: nn.Module, views: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the loss over both views, and labels_N and kept_N of the weak views for measurements of their
         quality."""
-        logits_MD, N = network(torch.cat([views["weak"], views["strong"]])), len(views["weak"])
+        logits_MD = network(torch.cat([views["weak"], views["strong"]]))
+        N = len(views["weak"])
         labels_M, _, kept_M = pseudo_labels(logits_MD, self.objective.threshold)
         return consistency_loss(logits_MD, labels_M, kept_M), labels_M[:N], kept_M[:N]
 
@@ -244,7 +245,8 @@ class SSFL(fl.Method):
         return {"average": state.server["average"]}
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
-        at_clients, warm = labels_at_clients(world), world.round <= self.warm_start_rounds
+        at_clients = labels_at_clients(world)
+        warm = world.round <= self.warm_start_rounds
         if warm and not at_clients:
             return self._server_alone(state, world), {}
         cohort = iter(world.cohort())  # in random order, so that consecutive slices are random groups
@@ -293,7 +295,8 @@ class SSFL(fl.Method):
         ]
 
     def _client_update(self, at_clients: bool, warm: bool) -> fl.LocalUpdate:
-        objective, keeps_momentum = self.objective, self.momentum == "released_code"
+        objective = self.objective
+        keeps_momentum = self.momentum == "released_code"
         if at_clients and warm:
             return shared.SupervisedUpdate(keeps_momentum=keeps_momentum)
         if isinstance(objective, CRL) and self.client_labels == "released_code":

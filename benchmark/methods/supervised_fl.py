@@ -71,7 +71,8 @@ class FedProxUpdate(fl.LocalUpdate):
         return fl.Local(trainable={"student": student}, frozen={"anchor": student} if self.method.mu else {})
 
     def loss(self, step: fl.Step) -> fl.Loss:
-        student, mu = step.student, self.method.mu
+        student = step.student
+        mu = self.method.mu
         loss = supervised = labelled_loss(student, step.batch["labelled"], self.method.view)
         if mu:
             loss = supervised + proximal_term(student, step.frozen["anchor"], mu, half=self.method.proximal == "half")

@@ -29,7 +29,7 @@ Legend: N images of a batch, V = 2 N views of these images, the weak ones first;
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -74,12 +74,14 @@ class TwinSight(TwoLabellers):
         setup.width()
 
     def init(self, setup: fl.Setup) -> fl.State:
-        student, draw = setup.initial_weights(), setup.generator("twin")
+        student = setup.initial_weights()
+        draw = setup.generator("twin")
         twin = {}
         for name, value in student.items():
             order_N = torch.from_numpy(draw.permutation(value.numel()))
             twin[name] = value.flatten()[order_N].view_as(value)
-        width, hidden = setup.width(), self.hidden
+        width = setup.width()
+        hidden = self.hidden
         sizes = {"in_weight": (hidden, width), "in_bias": (hidden,)}
         sizes |= {"out_weight": (self.projected, hidden), "out_bias": (self.projected,)}
         projector = {"scale": torch.ones(hidden), "shift": torch.zeros(hidden)}
@@ -129,7 +131,9 @@ class TwinUpdate(ClientUpdate):
         return local
 
     def loss(self, step: fl.Step) -> fl.Loss:
-        method, student, twin = self.method, cast(Classifier, step.student), cast(Classifier, step.trainable["twin"])
+        method = self.method
+        student = cast(Classifier, step.student)
+        twin = cast(Classifier, step.trainable["twin"])
         head = cast(nn.Linear, student.get_submodule(student.head))
         names = [name for name in ("labelled", "unlabelled") if name in step.batch]
         places = list(product(("weak", "strong"), names))  # all weak views precede all strong views
@@ -203,7 +207,7 @@ def instance_loss(outputs_VP: Tensor, temperature: float) -> Tensor:
     return (torch.logsumexp(logits_VV.masked_fill(itself_VV, -torch.inf), dim=-1) - second_V).mean()
 
 
-def neighbour_loss(own_NF: Tensor, twin_NF: Tensor, divisor: Any) -> Tensor:
+def neighbour_loss(own_NF: Tensor, twin_NF: Tensor, divisor: Literal["paper", "released_code"]) -> Tensor:
     """Compute the squared differences of the cosines of all pairs of images in the two networks.
 
     They are divided by N^2, or by N ^ 2 as in the released code, at least 1.

@@ -193,7 +193,8 @@ def _require_values_to_normalise(model: Model, built: nn.Module, image_shape: Im
 
 def check_own(model: Model, built: nn.Module) -> None:
     """Raise ConfigError for a network with weights that cannot be trained, averaged or sent."""
-    parameters, tensors = list(built.parameters()), built.state_dict(keep_vars=True)
+    parameters = list(built.parameters())
+    tensors = built.state_dict(keep_vars=True)
     lazy = [name for name, tensor in (*built.named_parameters(), *built.named_buffers()) if is_lazy(tensor)]
     extra = [name for name, value in tensors.items() if not isinstance(value, Tensor) or name.endswith("_extra_state")]
     no_numbers = [name for name, value in tensors.items() if isinstance(value, Tensor) and value.is_complex()]

@@ -112,7 +112,8 @@ def mean_statistics(shares: Iterable[tuple[Mapping[str, Tensor], float]], *, poo
     for statistics, _ in parts:
         rows.append(torch.cat([statistics[name] for name in both]))
     moments_S2P = torch.stack(rows)
-    P, total = sum(sizes), sum((weight for _, weight in parts), start=0.0)
+    P = sum(sizes)
+    total = sum((weight for _, weight in parts), start=0.0)
     if pooled:
         moments_S2P[:, P:] += moments_S2P[:, :P] ** 2
     weights_S1 = torch.tensor([[weight] for _, weight in parts], dtype=moments_S2P.dtype)

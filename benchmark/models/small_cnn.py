@@ -50,7 +50,8 @@ class SmallCnn(Classifier):
         super().__init__()
         channels, rows, columns = image_shape
         first, second = (narrowed(full, width, channel_multiple) for full in self.norm_channels)
-        hidden, shrink = narrowed(self.hidden, width), 4 if self.pools_twice else 2
+        hidden = narrowed(self.hidden, width)
+        shrink = 4 if self.pools_twice else 2
         self.conv1 = nn.Conv2d(channels, first, kernel_size=3, padding=1)
         self.norm1 = norm(first)
         self.conv2 = nn.Conv2d(first, second, kernel_size=3, padding=1)

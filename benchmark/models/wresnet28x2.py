@@ -49,7 +49,8 @@ class WResNet28x2(Classifier):
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(image_shape[0], 16, kernel_size=3, padding=1, bias=False)
-        blocks, channels_in = [], 16
+        blocks = []
+        channels_in = 16
         for channels, first_stride in ((32, 1), (64, 2), (128, 2)):
             for stride in (first_stride, *[1] * (BLOCKS_PER_STAGE - 1)):
                 blocks.append(PreActivationBlock(channels_in, channels, stride, norm))

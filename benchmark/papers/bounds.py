@@ -95,7 +95,8 @@ def _without_differing_values(cell: Cell, baseline: Experiment, cells: Iterable[
     "A/Q=0" and "A/Q=10" share one baseline, whose label therefore has no Q.
     """
     same = [other for other in cells if labels_alone(other.experiment).cell_key == baseline.cell_key]
-    setting, label = dict(cell.setting), cell.label
+    setting = dict(cell.setting)
+    label = cell.label
     for key in cell.setting.keys() - {"method"}:
         if any(other.setting.get(key) != cell.setting[key] for other in same):
             del setting[key]

@@ -18,9 +18,11 @@ from benchmark.experiment import Experiment
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.ssfl import SSFL
 from benchmark.papers.bounds import ALONE, ALONE_NOTE, bound, labels_alone, lacking
+from benchmark.papers.computed import clients_of
 from benchmark.papers.item import Cell
+from benchmark.papers.paper import Paper
 from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins
-from benchmark.papers.table import Paper, clients_of, items
+from benchmark.papers.table import items
 
 CLASSES = 10
 
@@ -76,12 +78,15 @@ def scale(setting: Setting, profile: str) -> Scale:
     """
     streaming = setting.partition == "Streaming-NonIID"
     stand_in = stand_ins("fedswitch")[profile]["streaming" if streaming else "batch"]
-    data, size, each = dict(stand_in.data), stand_in.batch_size, stand_in.own["labels_a_class"]
+    data = dict(stand_in.data)
+    size = stand_in.batch_size
+    each = stand_in.own["labels_a_class"]
     labels = data["N_s"]
     if setting.labels == "Labels at Client":
         del data["N_s"]
         data["labels_per_client"] = each
-        labels, size = CLASSES * each * (stand_in.K or 1), stand_in.own["batch_size_at_clients"]
+        labels = CLASSES * each * (stand_in.K or 1)
+        size = stand_in.own["batch_size_at_clients"]
     if held := stand_in.own["client_images"]:
         data["images"] = held + data["N_validation"] + labels
     return replace(stand_in, data=data, batch_size=size, method={"ratio": 0.9})

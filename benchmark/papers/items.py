@@ -10,9 +10,9 @@ from benchmark.papers import arena, fedswitch, rscfed, sage, semifl, ssfl
 from benchmark.papers.claim_dates import registered
 from benchmark.papers.item import Item
 from benchmark.papers.own import read_own
+from benchmark.papers.paper import AS_PRINTED, Rule, Variant
 from benchmark.papers.scale import PROFILES, profile_of
 from benchmark.papers.switches import departures
-from benchmark.papers.table import AS_PRINTED, Rule, Variant
 from benchmark.papers.table import items as items_of
 
 PAPERS = {"ssfl": ssfl, "semifl": semifl, "rscfed": rscfed, "fedswitch": fedswitch, "sage": sage, "arena": arena}

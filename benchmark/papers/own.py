@@ -32,16 +32,11 @@ from benchmark.methods.calls import COLUMNS, RESERVED_STARTS
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.registry import METHODS, check_known, method_name
 from benchmark.papers.item import COUNTED, PILOTS, ROUNDS_TO, Cell, Claim, Item, ItemEntry
+from benchmark.papers.paper import WORDS
 from benchmark.papers.published import KEYS, OF_PAPERS, Line, TableFile, claims_of, read_table
+from benchmark.papers.published_line import check_lines, note_of, printed_of
 from benchmark.papers.scale import AUGMENTATIONS
-from benchmark.papers.table import (
-    SELECTIONS,
-    WORDS,
-    check_lines,
-    item_from,
-    note_of,
-    printed_of,
-)
+from benchmark.papers.table import SELECTIONS, item_from
 from benchmark.papers.warm_start import check_reaches_clients, notes_on_budgets
 from benchmark.plain import check_once, dotted_names
 

@@ -100,7 +100,17 @@ class TableFile:
 
 # Keys that a custom file cannot have. It does not need `controls`, because a row can set any field.
 OF_PAPERS = (
-    *("paper", "item", "layout", "computed", "controls", "gains", "measured", "runs", "cells_of", "switches", "ways"),
+    "paper",
+    "item",
+    "layout",
+    "computed",
+    "controls",
+    "gains",
+    "measured",
+    "runs",
+    "cells_of",
+    "switches",
+    "ways",
 )
 KEYS = {"from", *(f.name for f in fields(TableFile))}
 

@@ -20,8 +20,9 @@ from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.methods.twin_sight import TwinSight
 from benchmark.papers.bounds import ALONE, bound, lacking
 from benchmark.papers.item import Cell
+from benchmark.papers.paper import Paper, Variant
 from benchmark.papers.scale import Scale, changed, experiment_of, stand_ins
-from benchmark.papers.table import Paper, Variant, items
+from benchmark.papers.table import items
 
 # Training images, section 4.1; for ISIC 2018, 80 % of 10,015 images, as in the released code.
 IMAGES = {"svhn": 73_257, "cifar100": 50_000, "isic2018": 8_012}
@@ -101,7 +102,8 @@ def scale(setting: Setting, profile: str) -> Scale:
 
 def models_sent(experiment: Experiment) -> float:
     """Return the number of local models sent in a round divided by the number of clients: "Com. cost" of Table 6."""
-    method, K = experiment.method, experiment.federation.K
+    method = experiment.method
+    K = experiment.federation.K
     if isinstance(method, RSCFed):
         return method.M * method.subset / K
     if isinstance(method, SupervisedFL) and experiment.data.label_setting == "some_clients":

@@ -16,9 +16,11 @@ from benchmark.experiment import Experiment
 from benchmark.methods.proxyfl import ProxyFL
 from benchmark.methods.sage import TwoLabellers
 from benchmark.methods.supervised_fl import SupervisedFL
+from benchmark.papers.computed import clients_of
 from benchmark.papers.item import Item, ItemEntry, Printed
+from benchmark.papers.paper import Paper
 from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins, values_of
-from benchmark.papers.table import Paper, clients_of, item
+from benchmark.papers.table import item
 
 
 @dataclass(frozen=True, kw_only=True)

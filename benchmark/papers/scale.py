@@ -124,16 +124,17 @@ def tenth(experiment: Experiment) -> Experiment:
     """
     federation = replace(experiment.federation, rounds=max(1, experiment.federation.rounds // 10))
     share = federation.rounds / experiment.federation.rounds
-    sgd = experiment.optimizer
-    if isinstance(sgd.schedule, Cosine) and sgd.schedule.steps is not None:
-        shorter = replace(sgd.schedule, steps=sgd.schedule.steps // 10, warmup_steps=sgd.schedule.warmup_steps // 10)
-        sgd = replace(sgd, schedule=shorter)
+    optimizer = experiment.optimizer
+    schedule = optimizer.schedule
+    if isinstance(schedule, Cosine) and schedule.steps is not None:
+        shorter = replace(schedule, steps=schedule.steps // 10, warmup_steps=schedule.warmup_steps // 10)
+        optimizer = replace(optimizer, schedule=shorter)
     evaluation = replace(
         experiment.evaluation,
         every=max(1, 256 // federation.T) if federation.epochs is None else experiment.evaluation.every,  # local steps
         gradient_diversity_every=round(experiment.evaluation.gradient_diversity_every * share),
     )
-    return replace(experiment, federation=federation, optimizer=sgd, evaluation=evaluation, profile="gpu")
+    return replace(experiment, federation=federation, optimizer=optimizer, evaluation=evaluation, profile="gpu")
 
 
 def profile_of(profile: str, available: Iterable[str]) -> str:

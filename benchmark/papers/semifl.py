@@ -21,8 +21,9 @@ from benchmark.optimizer import Cosine, Optimizer
 from benchmark.papers import ssfl
 from benchmark.papers.bounds import ALONE, bound, steps_on_labels
 from benchmark.papers.item import Cell
+from benchmark.papers.paper import Paper
 from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins
-from benchmark.papers.table import Paper, items
+from benchmark.papers.table import items
 
 SECTION_4 = (100, 2500)  # numbers of labels that only section 4 names, for SVHN
 # Of a group norm, as in HeteroFL's released code (models/conv.py). 32 groups do not fit WResNet28x2's 16 channels.
@@ -126,16 +127,15 @@ def scale(setting: Setting, profile: str) -> Scale:
             fields = {"unlabelled_ratio": 1, "ema": 0.95}
             if method == "MixMatch":  # the paper reaches the weight of 100 after 16,384 steps, and this cell at once;
                 fields["unlabelled_weight"] = 10.0  # digits, seed 50: 26 % with 100, and 89 % with 10
-            model, T, sgd = (
-                Model(network=network, norm="bn"),
-                scaled_down.T or N_s,
-                Optimizer(schedule=Cosine(c=0.4375)),
-            )
-            return replace(scaled_down, T=T, model=model, method=fields, optimizer=sgd)
+            model = Model(network=network, norm="bn")
+            T = scaled_down.T or N_s
+            optimizer = Optimizer(schedule=Cosine(c=0.4375))
+            return replace(scaled_down, T=T, model=model, method=fields, optimizer=optimizer)
         case "FedMatch" | "FedRGD":  # as in SSFL's own reduced settings
-            model, T = Model(network=network, norm="gn", norm_groups=4), scaled_down.T or 16
-            optimizer = Optimizer(lr=0.02, schedule=Cosine(c=0.4375)) if setting.method == "FedRGD" else None
-            return replace(scaled_down, model=model, T=T, optimizer=optimizer)
+            model = Model(network=network, norm="gn", norm_groups=4)
+            T = scaled_down.T or 16
+            for_fedrgd = Optimizer(lr=0.02, schedule=Cosine(c=0.4375)) if setting.method == "FedRGD" else None
+            return replace(scaled_down, model=model, T=T, optimizer=for_fedrgd)
         case "HeteroFL":
             return scaled_down
     # A network without norm, and the paper's share of SemiFL's rounds.
@@ -189,7 +189,8 @@ def labels_alone_by_norm(cells: Sequence[Cell]) -> Iterable[Cell]:
         e = cell.experiment
         if cell.setting["partition"] == "IID" and cell.setting["training"] == "Alternate":
             method = replace(e.method, order="paper", warm_start_rounds=e.federation.rounds)
-            alone, norm = bound(replace(e, method=method)), cell.setting["normalization"]
+            alone = bound(replace(e, method=method))
+            norm = cell.setting["normalization"]
             setting = {**alone.setting, "normalization": norm}
             yield replace(alone, label=f"{ALONE}, {norm}", setting=setting)
 

@@ -19,8 +19,9 @@ from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import FedAvg, Grouping, SelfTraining
 from benchmark.optimizer import Cosine
 from benchmark.papers.item import Cell
+from benchmark.papers.paper import AS_PRINTED, Factor, Paper, Rule, Variant, on_cifar10
 from benchmark.papers.scale import FULL_SIZE, REDUCED, Scale, experiment_of, stand_ins
-from benchmark.papers.table import AS_PRINTED, Factor, Paper, Rule, Variant, items, on_cifar10
+from benchmark.papers.table import items
 
 BATCH_SIZE = 64  # B of Table A.1
 STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1
@@ -71,7 +72,8 @@ def experiment(setting: Setting, rule: Rule = "released_code") -> Experiment:
     other. The published numbers came from the code. reports/ssfl/departures.md lists every
     difference.
     """
-    printed, steps_per_epoch = rule == "paper", STEPS_PER_EPOCH
+    printed = rule == "paper"
+    steps_per_epoch = STEPS_PER_EPOCH
     if printed:
         setting = as_printed(setting)
     elif setting.network == "resnet9":
@@ -248,7 +250,8 @@ def all_labelled(cells: Iterable[Cell]) -> Iterator[Cell]:
     for cell in cells:
         first.setdefault(cell.setting["data"], cell)
     for cell in first.values():
-        e, method = cell.experiment, "All labels at the server"
+        e = cell.experiment
+        method = "All labels at the server"
         supervised = replace(
             e,
             data=replace(e.data, label_setting="everywhere"),
@@ -373,7 +376,18 @@ PAPER = Paper(
 )
 TABLES = ("tab2", "tab1", "tab3", "tab4", "tab5", "tabd1", "tabe1", "tabf1", "tabg1", "tabh1", "tabi1", "tabj1")
 FIGURES = (
-    *("fig2", "fig3", "fig4", "fig5_left", "fig5_middle", "fig5_right", "figb1", "figc1"),
-    *("fig6", "figd1", "figd2", "figd3", "figd4"),
+    "fig2",
+    "fig3",
+    "fig4",
+    "fig5_left",
+    "fig5_middle",
+    "fig5_right",
+    "figb1",
+    "figc1",
+    "fig6",
+    "figd1",
+    "figd2",
+    "figd3",
+    "figd4",
 )
 ITEMS = items(PAPER, (*TABLES, *FIGURES))

@@ -8,14 +8,15 @@ The cells of a choice are NAME/default and NAME/other in the item PAPER/departur
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Cell, Item
+from benchmark.papers.paper import Paper
 from benchmark.papers.published import check_keys, read_published
 from benchmark.papers.scale import REDUCED, changed
-from benchmark.papers.table import SELECTIONS, Paper, item
+from benchmark.papers.table import SELECTIONS, item
 
 DEFAULT, OTHER = "Default", "Other"
 
@@ -93,6 +94,13 @@ def departures(paper: Paper, profile: str) -> Item:
     )
 
 
+class Way(NamedTuple):
+    """A way of a switch: its description for readers, and the base with it."""
+
+    words: str
+    experiment: Experiment
+
+
 def _pair(switch: Switch, bases: Mapping[str, Experiment], paper: Paper) -> list[Cell]:
     """Return the switch's two cells, the profile's own way first.
 
@@ -100,22 +108,23 @@ def _pair(switch: Switch, bases: Mapping[str, Experiment], paper: Paper) -> list
     """
     base = bases[switch.base]
     shared = _with(base, switch.both, paper)
-    other = bases[switch.instead] if switch.instead else _with(shared, switch.other, paper)
-    ways = [(switch.words[0], _with(shared, switch.default, paper)), (switch.words[1], other)]
-    if ways[0][1] == ways[1][1]:
+    words_of_default, words_of_other = switch.words
+    other = Way(words_of_other, bases[switch.instead] if switch.instead else _with(shared, switch.other, paper))
+    default = Way(words_of_default, _with(shared, switch.default, paper))
+    if default.experiment == other.experiment:
         return []
-    if ways[1][1] == base:  # the paper profile's defaults are mirrored images and a network without norm
-        ways.reverse()
+    if other.experiment == base:  # the paper profile's defaults are mirrored images and a network without norm
+        default, other = other, default
     name, _, cell = switch.base.partition(": ")
     return [
         Cell(
-            label=f"{switch.name}/{way.lower()}",
-            setting={"method": way, "switch": f"{switch.what}: {ways[0][0]} | {ways[1][0]}"},
-            experiment=experiment,
+            label=f"{switch.name}/{title.lower()}",
+            setting={"method": title, "switch": f"{switch.what}: {default.words} | {other.words}"},
+            experiment=way.experiment,
             role="control",
-            note=f"{words}; base: {cell.removeprefix('{data}/')} of {name}; deviation {switch.entry}",
+            note=f"{way.words}; base: {cell.removeprefix('{data}/')} of {name}; deviation {switch.entry}",
         )
-        for way, (words, experiment) in zip((DEFAULT, OTHER), ways, strict=True)
+        for title, way in ((DEFAULT, default), (OTHER, other))
     ]
 
 

@@ -38,7 +38,8 @@ def too_short_in_words(e: Experiment, assign: str = "{name} = {value}") -> str:
 
     `assign` is the pattern for setting a field.
     """
-    warm, rounds = warm_start_rounds(e), e.federation.rounds
+    warm = warm_start_rounds(e)
+    rounds = e.federation.rounds
     longer = assign.format(name="federation.rounds", value=warm + 1)
     none = assign.format(name="method.warm_start_rounds", value=0)
     return (

@@ -40,8 +40,8 @@ from typing import Literal, TypeAlias
 
 from scipy.special import betaincinv
 
+from benchmark.papers.computed import COMPUTED
 from benchmark.papers.item import CONFIRMING, Claim, ClaimFamily, Item
-from benchmark.papers.table import COMPUTED
 from benchmark.verdicts.cell_results import Records, cell_result
 from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, evidence
 from benchmark.verdicts.families import assignments

@@ -29,8 +29,14 @@ def noise(count: int, channels: int, size: int, seed: int = 0) -> Tensor:
     return torch.randint(0, 256, (count, channels, size, size), dtype=torch.uint8, generator=generator)
 
 
-def views_of(images_NCHW: Tensor, augmentation: Augmentation, seed: int = 1, mean: float = 0.0, std: float = 1 / 255,
-             names: tuple[str, ...] = ("plain", "weak", "strong")) -> dict[str, Tensor]:  # fmt: skip
+def views_of(
+    images_NCHW: Tensor,
+    augmentation: Augmentation,
+    seed: int = 1,
+    mean: float = 0.0,
+    std: float = 1 / 255,
+    names: tuple[str, ...] = ("plain", "weak", "strong"),
+) -> dict[str, Tensor]:
     """Return views with mean 0 and std 1/255: their values are the values of the pixels."""
     channels = images_NCHW.shape[1]
     generator = torch.Generator().manual_seed(seed)
@@ -41,9 +47,11 @@ def views_of(images_NCHW: Tensor, augmentation: Augmentation, seed: int = 1, mea
 def test_crops_equal_numpy_pad(data: st.DataObject, mode: str, channels: int) -> None:
     """Flip, np.pad (reflect, or constant 0), slice: pixel by pixel, for every offset, on 9 x 8 images."""
     padding = data.draw(st.integers(0, 4))
-    moves = data.draw(st.lists(
-        st.tuples(st.booleans(), st.integers(0, 2 * padding), st.integers(0, 2 * padding)), min_size=1, max_size=5
-    ))  # fmt: skip
+    moves = data.draw(
+        st.lists(
+            st.tuples(st.booleans(), st.integers(0, 2 * padding), st.integers(0, 2 * padding)), min_size=1, max_size=5
+        )
+    )
     images_NCHW = noise(len(moves), channels, 9)[..., :8].contiguous()
     flip_N, top_N, left_N = torch.tensor([list(map(int, move)) for move in moves]).unbind(1)
     crops_NCHW = windows(padded(images_NCHW, padding, mode), 9, 8)(flip_N, top_N, left_N)

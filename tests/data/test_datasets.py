@@ -9,13 +9,14 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from benchmark.data.datasets import DATASETS, DataSet, as_released, channel_statistics, image_shape_of, load
+from benchmark.data.datasets import DATASETS, DataSet, as_released, channel_statistics, load, shape_and_classes_of
 from tests.data.places import REAL, own_cache  # noqa: F401 - a fixture for every test here
 
 
 def test_digits_are_scikit_learns_scaled_and_split():
     """Grey levels 0..16 become 0..255; of the n_c images of a class, n_c 400/1797 go to the test, up to one."""
-    digits, original = load("digits"), load_digits()
+    digits = load("digits")
+    original = load_digits()
     assert digits.image_shape == (1, 8, 8) and digits.num_classes == 10
     assert len(digits.train_labels_N) == 1397 and len(digits.test_labels_N) == 400
     every_NHW = torch.cat([digits.train_images_NCHW, digits.test_images_NCHW])[:, 0].numpy()
@@ -41,8 +42,9 @@ def test_what_is_known_of_a_set_is_what_is_loaded(name):
     decimals printed (Fashion-MNIST's 60,000 are our own choice of the 70,000: within 0.0005)."""
     if name != "digits" and not (REAL / name).is_dir():
         pytest.skip(f"no {name} in FSSL_DATA or ../shared/data")
-    data, known = load(name, REAL if REAL.is_dir() else None), DATASETS[name]
-    assert (known.image_shape, known.num_classes) == (data.image_shape, data.num_classes) == image_shape_of(name)
+    data = load(name, REAL if REAL.is_dir() else None)
+    known = DATASETS[name]
+    assert (known.image_shape, known.num_classes) == (data.image_shape, data.num_classes) == shape_and_classes_of(name)
     assert (known.train, known.test) == (len(data.train_labels_N), len(data.test_labels_N))
     for computed, printed in zip(channel_statistics(data.train_images_NCHW), known.statistics or (), strict=False):
         assert computed == pytest.approx(printed, abs=5e-5 if name == "mnist" else 5e-4)
@@ -59,11 +61,19 @@ def test_what_is_known_of_a_set_is_what_is_loaded(name):
 )
 def test_statistics_of_sage_s_released_code(name, own, training, test):
     """By its files: all training images as CIFAR-10's, test images by their own mean and these deviations."""
-    image_NCHW, label_N = torch.zeros(1, len(own[0]), 2, 2, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64)
+    image_NCHW = torch.zeros(1, len(own[0]), 2, 2, dtype=torch.uint8)
+    label_N = torch.zeros(1, dtype=torch.int64)
     data = DataSet(
-        name=name, train_images_NCHW=image_NCHW, train_labels_N=label_N, test_images_NCHW=image_NCHW,
-        test_labels_N=label_N, classes=("a", "b"), mean=own[0], std=own[1], content_hash="",
-    )  # fmt: skip
+        name=name,
+        train_images_NCHW=image_NCHW,
+        train_labels_N=label_N,
+        test_images_NCHW=image_NCHW,
+        test_labels_N=label_N,
+        classes=("a", "b"),
+        mean=own[0],
+        std=own[1],
+        content_hash="",
+    )
     released = as_released(data)
     assert (released.mean, released.std) == (own if training == "own" else DATASETS["cifar10"].statistics)
     assert released.test_statistics is not None and released.test_statistics[0] == own[0]

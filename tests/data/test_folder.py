@@ -331,7 +331,8 @@ def test_a_damaged_file_is_named_whatever_it_is(pets, kind):
         Image.effect_noise((32, 32), 50).convert("RGB").save(file, kind)
     except (KeyError, OSError):
         pytest.skip(f"this Pillow writes no {kind}")
-    whole, damaged = file.getvalue(), pets / "cat" / f"damaged.{kind.lower()}"
+    whole = file.getvalue()
+    damaged = pets / "cat" / f"damaged.{kind.lower()}"
     generator = np.random.default_rng(0)
     for _ in range(40):
         content = np.frombuffer(whole, dtype=np.uint8)[: int(generator.integers(8, len(whole)))].copy()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.data.partition import ClassSkew, Dirichlet, Iid
-from benchmark.data.split import Split, assign_labels, split
+from benchmark.data.split import Split, SplitSpec, assign_labels, split
 from benchmark.errors import ConfigError
 
 LABELS_N = np.tile(np.arange(5), 60)
@@ -35,11 +35,17 @@ def hand_made(*clients: list[int], d: int = 3) -> tuple[Split, np.ndarray]:
 )
 def test_nothing_lost_and_nothing_twice(setting, K, share, labelled_clients, choice, rule):
     """What the clients hold (and the server's images, where they are a client's) comes once, labelled or unlabelled."""
-    whole = split(LABELS_N, 5, 20, K, rule, 1, 10, labels_per_client=2 if setting == "every_client" else 0)
+    at_clients = 2 if setting == "every_client" else 0
+    spec = SplitSpec(num_classes=5, N_s=20, K=K, partition=rule, seed=1, N_validation=10, labels_per_client=at_clients)
+    whole = split(LABELS_N, spec)
     actual = assign_labels(
-        whole, LABELS_N, setting,
-        labelled_clients=min(labelled_clients, K), labelled_choice=choice, labelled_share=share,
-    )  # fmt: skip
+        whole,
+        LABELS_N,
+        setting,
+        labelled_clients=min(labelled_clients, K),
+        labelled_choice=choice,
+        labelled_share=share,
+    )
     clients = K + 1 if setting == "one_more_client" else K
     assert len(actual.labelled) == len(actual.unlabelled) == clients and actual.hidden
     server = whole.server_N if setting == "one_more_client" else whole.server_N[:0]
@@ -58,8 +64,11 @@ def test_balanced_clients_are_complete_and_of_mean_size():
     8 off each, so the lower number goes first; client 2 lacks none and has 15, 1 off. Order: 2, 1, 3, 0."""
     whole, labels_N = hand_made([17, 0, 0], [3, 3, 2], [5, 5, 5], [8, 8, 8])
     for choice, count, expected in (
-        ("balanced", 1, [2]), ("balanced", 2, [1, 2]), ("balanced", 3, [1, 2, 3]), ("first", 2, [0, 1]),
-    ):  # fmt: skip
+        ("balanced", 1, [2]),
+        ("balanced", 2, [1, 2]),
+        ("balanced", 3, [1, 2, 3]),
+        ("first", 2, [0, 1]),
+    ):
         actual = assign_labels(whole, labels_N, "some_clients", labelled_clients=count, labelled_choice=choice)
         assert [client for client, images_N in enumerate(actual.labelled) if len(images_N)] == expected
     assert [len(images_N) for images_N in actual.unlabelled] == [0, 0, 15, 24]
@@ -74,7 +83,8 @@ def test_balanced_clients_are_complete_and_of_mean_size():
 def test_labels_drawn_apart_are_among_the_unlabelled_images_too(half, share, rule, seed):
     """floor(share x 40) of each class, 40 images of the rarest, are dealt out by the rule, and so are the others."""
     labels_N = np.random.default_rng(0).permutation(np.repeat(np.arange(4), [60, 40, 50, 70]))
-    whole = split(labels_N, 4, 0, 2 * half, rule, seed, labelled_share=share)
+    spec = SplitSpec(num_classes=4, N_s=0, K=2 * half, partition=rule, seed=seed, labelled_share=share)
+    whole = split(labels_N, spec)
     actual = assign_labels(whole, labels_N, "drawn_apart")
     m = int(40 * share)
     assert whole.counts(labels_N, whole.labelled).sum(axis=0).tolist() == [m] * 4 and actual.hidden
@@ -106,7 +116,7 @@ def test_a_share_of_each_client_by_hand(client, share, expected):
 
 
 def test_settings_that_cannot_be():
-    whole = split(LABELS_N, 5, 0, 3, Iid(), 0)
+    whole = split(LABELS_N, SplitSpec(num_classes=5, N_s=0, K=3, partition=Iid(), seed=0))
     with pytest.raises(ConfigError, match="labelled_clients is 4, .*K=3; choose 1 to 3"):
         assign_labels(whole, LABELS_N, "some_clients", labelled_clients=4)
     with pytest.raises(ConfigError, match="N_s"):

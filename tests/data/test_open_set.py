@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from benchmark.data.datasets import load
 from benchmark.data.open_set import with_unknown
-from benchmark.data.split import split, with_unknown_share
+from benchmark.data.split import SplitSpec, split, with_unknown_share
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import Data, Experiment, from_json, to_json
 from benchmark.federated.environment import prepare
@@ -42,23 +42,35 @@ def test_each_client_has_the_share_and_the_server_nothing_of_it(
 ):
     """No image twice; the server's and the validation images are known and as without unknown classes; |unknown - share
     n| < 1 at each client; and only whole images stop clients from using up the known or the unknown ones."""
-    d, K = len(n_d), 2 * K
+    d = len(n_d)
+    K = 2 * K
     unknown = min(unknown, d - 2)
     D = d - unknown
     labels_N = np.random.default_rng(0).permutation(np.repeat(np.arange(d), n_d))
     K = max(K, d)  # fewer shards than classes would be refused
     K += K % 2
-    options = {"N_s": a_class * D, "K": K, "partition": rule, "seed": seed, "N_validation": N_validation}
-    whole = split(labels_N, d, **options, unknown_classes=unknown, unknown_share=share)
+    spec = SplitSpec(
+        num_classes=d,
+        N_s=a_class * D,
+        K=K,
+        partition=rule,
+        seed=seed,
+        N_validation=N_validation,
+        unknown_classes=unknown,
+        unknown_share=share,
+    )
+    whole = split(labels_N, spec)
     held = np.concatenate([whole.server_N, whole.validation_N, *whole.clients])
     assert len(np.unique(held)) == len(held)
     assert labels_N[whole.server_N].max() < D
     assert np.bincount(labels_N[whole.server_N], minlength=D).tolist() == [a_class] * D
     assert len(whole.validation_N) == N_validation and (labels_N[whole.validation_N] < D).all()
     closed_N = np.flatnonzero(labels_N < D)  # the set without the unknown classes
-    alone = split(labels_N[closed_N], D, a_class * D, 1, RULES[0], seed, N_validation)
+    closed = replace(spec, num_classes=D, K=1, partition=RULES[0], unknown_classes=0, unknown_share=0.0)
+    alone = split(labels_N[closed_N], closed)
     np.testing.assert_array_equal(closed_N[alone.server_N], whole.server_N)
-    counts_Kd, exact = whole.counts(labels_N), Fraction(str(share))
+    counts_Kd = whole.counts(labels_N)
+    exact = Fraction(str(share))
     for count_d in counts_Kd:
         assert abs(int(count_d[D:].sum()) - exact * int(count_d.sum())) < 1
     left_d = np.array(n_d) - np.bincount(labels_N[whole.server_N], minlength=d)

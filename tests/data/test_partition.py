@@ -28,7 +28,8 @@ def drawn(rule: str, n_d: np.ndarray, K: int, alpha: float, seed: int) -> np.nda
 def test_every_rule_gives_what_it_gave():
     """Counts decide every image's holder: records hang on these digests. The first two are of the code before the
     other rules came, the third of the rounding in its first, plain form."""
-    few_d, many_d = np.array([120, 80, 300, 55, 210]), np.random.default_rng(5).integers(200, 900, 47)
+    few_d = np.array([120, 80, 300, 55, 210])
+    many_d = np.random.default_rng(5).integers(200, 900, 47)
     ten_d = np.arange(10) * 7 + 60
     recorded: list[tuple[Partition, np.ndarray, int, str]] = [
         (Dirichlet(alpha=0.1, min_size=3), few_d, 6, "8ba26f3330fb8f4d"),
@@ -63,7 +64,8 @@ def test_equal_clients_are_equal_up_to_one_image(n_d, half, R, alpha, seed):
 @given(n_d=CLASS_SIZES, K=st.integers(1, 30), percent=st.integers(0, 100))
 def test_paper_sizes_are_equation_9_rounded_down_or_up(n_d, K, percent):
     """Eq. 9 once more, client by client in exact fractions: [i in M] n_i R/m_i + n_i (1-R) sum_M q_j/m_j."""
-    R, N = Fraction(percent, 100), int(n_d.sum())
+    R = Fraction(percent, 100)
+    N = int(n_d.sum())
     mains_Kd = main_classes(n_d, K)
     counts_Kd = ClassSkew(R=percent / 100).shares(n_d, K, 0)
     for client, mains_d in enumerate(mains_Kd):
@@ -89,7 +91,8 @@ def test_rounding_keeps_columns_and_rounds_entries_and_rows(K, d, data):
 
 def test_dirichlet_mean_and_variance():
     """A share of Dirichlet(alpha) over K has mean 1/K and variance (1/K)(1-1/K)/(K alpha + 1): 400 classes of 1,000."""
-    K, alpha = 5, 0.7
+    K = 5
+    alpha = 0.7
     shares_Kd = Dirichlet(alpha=alpha).shares(np.full(400, 1000), K, 3) / 1000
     assert shares_Kd.mean() == pytest.approx(1 / K)
     assert shares_Kd.var() == pytest.approx((1 / K) * (1 - 1 / K) / (K * alpha + 1), rel=0.1)
@@ -142,8 +145,11 @@ def test_more_shards_for_the_largest_classes_by_hand():
 
 @given(
     n_d=st.lists(st.integers(60, 300), min_size=2, max_size=12).map(np.array),
-    K=st.integers(1, 30), wanted=st.integers(1, 12), distinct=st.booleans(), seed=st.integers(0, 5),
-)  # fmt: skip
+    K=st.integers(1, 30),
+    wanted=st.integers(1, 12),
+    distinct=st.booleans(),
+    seed=st.integers(0, 5),
+)
 def test_shards_give_every_image_once_and_as_many_classes_as_asked(n_d, K, wanted, distinct, seed):
     d = len(n_d)
     assume(K * wanted >= d and (wanted <= d or not distinct) and -(-K * wanted // d) <= 60)

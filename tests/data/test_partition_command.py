@@ -10,7 +10,7 @@ from benchmark.cli.data import describe, plot
 from benchmark.cli.main import main
 from benchmark.data.datasets import load
 from benchmark.data.partition import ClassSkew, Dirichlet
-from benchmark.data.split import split
+from benchmark.data.split import SplitSpec, split
 from benchmark.errors import CannotWrite, ConfigError
 from tests.data.places import save_images
 
@@ -23,7 +23,8 @@ def test_it_is_the_split_of_the_run_with_a_picture(printed, tmp_path):
     words = ["--data=digits", "--data.N_s=100", "--seed=3", "--json", "--plot", str(tmp_path / "a.svg")]
     actual = json.loads(printed(*SIX, *rule, *words))
     labels_N = load("digits").train_labels_N.numpy()
-    expected = split(labels_N, 10, 100, 6, Dirichlet(alpha=0.9, rule="limited"), 3)
+    limited = Dirichlet(alpha=0.9, rule="limited")
+    expected = split(labels_N, SplitSpec(num_classes=10, N_s=100, K=6, partition=limited, seed=3))
     assert actual == json.loads(json.dumps(describe(expected, labels_N)))
     text = " ".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())
     assert all(word in text for word in ("server", "client", "realised R = 0."))
@@ -41,7 +42,7 @@ def test_names_are_printed_as_they_are(printed, tmp_path):
 def test_a_description_by_hand():
     """Two classes of 12; N_s = 4 takes 2 of each, leaving 10. R = 0.6, K = 2: 10 (0.6 + 0.4/2) = 8 and 10 x 0.4/2 = 2;
     the two clients are at distance (|.8-.2| + |.2-.8|)/2 = 0.6."""
-    shared = split(LABELS_N, 2, 4, 2, ClassSkew(R=0.6), 0)
+    shared = split(LABELS_N, SplitSpec(num_classes=2, N_s=4, K=2, partition=ClassSkew(R=0.6), seed=0))
     described = describe(shared, LABELS_N)
     assert described["R_nominal"] == 0.6 and described["R_realised"] == pytest.approx(0.6)
     assert described["counts"] == [[8, 2], [2, 8]] and described["server_counts"] == [2, 2]
@@ -49,7 +50,7 @@ def test_a_description_by_hand():
 
 
 def test_a_picture_has_no_clock_and_goes_where_it_can(tmp_path):
-    shared = split(LABELS_N, 2, 4, 2, ClassSkew(R=0.6), 0)
+    shared = split(LABELS_N, SplitSpec(num_classes=2, N_s=4, K=2, partition=ClassSkew(R=0.6), seed=0))
     described = describe(shared, LABELS_N)
     for name in ("a.pdf", "b.pdf", "a.png", "b.png"):
         plot(described, ("cat", "dog"), tmp_path / name)

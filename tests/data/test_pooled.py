@@ -19,10 +19,16 @@ def test_pooled_images_come_once_with_their_labels():
     values_N = torch.arange(600)
     images_NCHW = torch.stack([values_N // 256, values_N % 256], dim=1).to(torch.uint8).reshape(-1, 1, 1, 2)
     data = DataSet(
-        name="toy", classes=tuple("abcdefghij"), mean=(0.5,), std=(0.5,), content_hash="0" * 64,
-        train_images_NCHW=images_NCHW[:500], train_labels_N=values_N[:500] % 10,
-        test_images_NCHW=images_NCHW[500:], test_labels_N=values_N[500:] % 10,
-    )  # fmt: skip
+        name="toy",
+        classes=tuple("abcdefghij"),
+        mean=(0.5,),
+        std=(0.5,),
+        content_hash="0" * 64,
+        train_images_NCHW=images_NCHW[:500],
+        train_labels_N=values_N[:500] % 10,
+        test_images_NCHW=images_NCHW[500:],
+        test_labels_N=values_N[500:] % 10,
+    )
     pool = pooled(data, 20, 0)
     assert len(pool.train_labels_N) == 580 and len(pool.test_labels_N) == 20
     shown_N2 = torch.cat([pool.train_images_NCHW, pool.test_images_NCHW]).reshape(-1, 2).long()

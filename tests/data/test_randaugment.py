@@ -140,9 +140,10 @@ def released_cutout(width: int, height: int, v: int, u_x: float, u_y: float) -> 
 
 
 @given(
-    u_x=st.floats(0, 1 - 2**-24, width=32), u_y=st.floats(0, 1 - 2**-24, width=32),
+    u_x=st.floats(0, 1 - 2**-24, width=32),
+    u_y=st.floats(0, 1 - 2**-24, width=32),
     size=st.sampled_from([(8, 8), (28, 28), (32, 32), (14, 9), (96, 96)]),
-)  # fmt: skip
+)
 def test_cutout_is_the_released_box(u_x: float, u_y: float, size: tuple[int, int]) -> None:
     """Side int(.5 W), both corners included as Pillow's rectangle draws them (17 x 17 at 32), clipped at the border."""
     width, height = size

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.data.partition import ClassSkew, Dirichlet, FedMatchSkew, Iid, Shards
-from benchmark.data.split import class_counts_in_use, mean_total_variation, share_unlabelled, split
+from benchmark.data.split import SplitSpec, class_counts_in_use, mean_total_variation, share_unlabelled, split
 from benchmark.errors import ConfigError
 
 BALANCED_N = np.tile(np.arange(10), 600)  # interleaved by class, as packed cifar10 is
@@ -40,7 +40,9 @@ RULES = (
 def test_nothing_lost_and_nothing_given_twice(n_d, K, a_class, N_validation, rule, seed):
     K = max(K, len(n_d)) if isinstance(rule, Shards) else 2 * K  # fewer shards than classes would be refused
     labels_N = np.random.default_rng(0).permutation(np.repeat(np.arange(len(n_d)), n_d))
-    shared = split(labels_N, len(n_d), a_class * len(n_d), K, rule, seed, N_validation)
+    d = len(n_d)
+    spec = SplitSpec(num_classes=d, N_s=a_class * d, K=K, partition=rule, seed=seed, N_validation=N_validation)
+    shared = split(labels_N, spec)
     held = np.concatenate([shared.server_N, shared.validation_N, *shared.clients])
     np.testing.assert_array_equal(np.sort(held), np.arange(len(labels_N)))
     assert shared.counts(labels_N, [shared.server_N]).tolist() == [[a_class] * len(n_d)]
@@ -62,8 +64,9 @@ def test_nothing_lost_and_nothing_given_twice(n_d, K, a_class, N_validation, rul
 def test_labels_at_the_clients_move_neither_server_nor_validation(per_client, K, N_s, N_validation, rule, seed):
     """And they are in the hash: without them, or as further clients' images, it is another one."""
     labels_N = BALANCED_N[:900]
-    without = split(labels_N, 10, N_s, K, rule, seed, N_validation)
-    shared = split(labels_N, 10, N_s, K, rule, seed, N_validation, labels_per_client=per_client)
+    spec = SplitSpec(num_classes=10, N_s=N_s, K=K, partition=rule, seed=seed, N_validation=N_validation)
+    without = split(labels_N, spec)
+    shared = split(labels_N, replace(spec, labels_per_client=per_client))
     np.testing.assert_array_equal(shared.server_N, without.server_N)
     np.testing.assert_array_equal(shared.validation_N, without.validation_N)
     np.testing.assert_array_equal(shared.counts(labels_N, shared.labelled), np.full((K, 10), per_client))
@@ -76,7 +79,7 @@ def test_labels_at_the_clients_move_neither_server_nor_validation(per_client, K,
 
 def test_the_hash_sees_a_move_but_not_an_order():
     """Swapping an image of client 0 with one of client 1 changes the hash; reversing a client's list does not."""
-    shared = split(BALANCED_N, 10, 100, 4, Iid(), 0)
+    shared = split(BALANCED_N, SplitSpec(num_classes=10, N_s=100, K=4, partition=Iid(), seed=0))
     first, second, *others = shared.clients
     assert replace(shared, clients=(first[::-1], second, *others)).hash() == shared.hash()
     assert replace(shared, clients=(second, first, *others)).hash() != shared.hash()
@@ -112,17 +115,18 @@ def test_realised_R_is_definition_2(K, d, seed):
 def test_numbers_the_labels_cannot_give(changed, words):
     setting = {"num_classes": 10, "N_s": 100, "K": 10, "partition": Iid(), "seed": 0} | changed
     with pytest.raises(ConfigError, match=words):
-        split(BALANCED_N, **setting)
+        split(BALANCED_N, SplitSpec(**setting))
 
 
 def test_clients_without_images_are_refused():
     """R = 1, K = 5, classes of 5 and 1 images: class 1 is main of two clients, and one image cannot feed both."""
     labels_N = np.array([0, 0, 0, 0, 0, 1])
     with pytest.raises(ConfigError, match=r"K=5 leaves 1 clients without an image .*or sizes='equal'"):
-        split(labels_N, 2, 0, 5, ClassSkew(R=1), 0)
+        split(labels_N, SplitSpec(num_classes=2, N_s=0, K=5, partition=ClassSkew(R=1), seed=0))
+    of_one_class = SplitSpec(num_classes=10, N_s=0, K=20, partition=FedMatchSkew(), seed=0)
     with pytest.raises(ConfigError, match=r"FedMatchSkew\(\) with K=20 leaves \d+ clients without an image"):
-        split(np.zeros(20, dtype=int), 10, 0, 20, FedMatchSkew(), 0)  # 20 x 0.02 / 2 = 0.2 images for type 5
-    shared = split(labels_N, 2, 0, 5, ClassSkew(R=1, sizes="equal"), 0)
+        split(np.zeros(20, dtype=int), of_one_class)  # 20 x 0.02 / 2 = 0.2 images for type 5
+    shared = split(labels_N, SplitSpec(num_classes=2, N_s=0, K=5, partition=ClassSkew(R=1, sizes="equal"), seed=0))
     assert sorted(len(client) for client in shared.clients) == [1, 1, 1, 1, 2]
 
 
@@ -146,8 +150,9 @@ def test_a_cap_takes_the_same_share_of_each_class(n_d, images):
 @pytest.mark.parametrize("rule", [Iid(), Dirichlet(alpha=0.8)])
 def test_server_and_clients_see_no_image_beyond_the_cap(rule):
     """1,000 of 6,000 images: 100 of each class; the server's and held-out images stay the same."""
-    whole = split(BALANCED_N, 10, 100, 10, rule, 3, N_validation=50)
-    capped = split(BALANCED_N, 10, 100, 10, rule, 3, N_validation=50, images=1000)
+    spec = SplitSpec(num_classes=10, N_s=100, K=10, partition=rule, seed=3, N_validation=50)
+    whole = split(BALANCED_N, spec)
+    capped = split(BALANCED_N, replace(spec, images=1000))
     assert capped.hash() != whole.hash()
     np.testing.assert_array_equal(capped.server_N, whole.server_N)
     np.testing.assert_array_equal(capped.validation_N, whole.validation_N)

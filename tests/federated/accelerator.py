@@ -79,7 +79,8 @@ class Accelerator(TorchDispatchMode):
 
     def __enter__(self) -> "Accelerator":
         self._patches = contextlib.ExitStack()
-        tensor, supported = torch.tensor, ["cpu", "meta"]
+        tensor = torch.tensor
+        supported = ["cpu", "meta"]
 
         def made_and_sent(*args: Any, device: Any = None, **kwargs: Any) -> Tensor:
             made = tensor(*args, **kwargs)

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.stacked.engine import StackedEngine
-from benchmark.federated.stacked.runner import Shared
+from benchmark.federated.stacked.shared import Shared
 from benchmark.methods.ssfl import ConsistencyUpdate
 from tests.federated.test_stacked import MOST, difference, longer
 from tests.methods.golden import TRACES
@@ -85,7 +85,7 @@ def played(name: str, recorder: Recorder | None, rounds: int = 2, **changes: Any
     module = FederatedModule(environment, engine)
     for number in range(1, rounds + 1):
         module.training_step(number, 0)
-    return module, engine.runner.seen
+    return module, engine.runner.counts
 
 
 def state_of(module: FederatedModule) -> dict[str, Any]:
@@ -94,29 +94,32 @@ def state_of(module: FederatedModule) -> dict[str, Any]:
 
 def repeated(name: str, **changes: Any) -> None:
     recorder = Recorder()
-    recorded, seen = played(name, recorder, **changes)
+    recorded, counts = played(name, recorder, **changes)
     launched, _ = played(name, None, **changes)
     assert recorder.graphs and sum(graph.replayed for graph in recorder.graphs) > len(recorder.graphs)
-    assert not seen.not_recorded
+    assert not counts.not_recorded
     assert difference(state_of(recorded), state_of(launched)) < 1e-6
     assert recorded.metrics.keys() == launched.metrics.keys()
     assert all(abs(value - launched.metrics[key]) < 1e-5 for key, value in recorded.metrics.items())
 
 
 NAMES = [
-    *(
-        "crl-fedavg",
-        "crl-batch-norm",
-        "semifl",
-        "rscfed",
-        "fedswitch",
-        "sage",
-        "fedmatch",
-        "feddure",
-        "flfl",
-        "proxyfl",
-    ),
-    *("proxyfl", "feddb", "easgd", "fedirm-released", "lg-fedavg", "heterofl", "semifl-released"),
+    "crl-fedavg",
+    "crl-batch-norm",
+    "semifl",
+    "rscfed",
+    "fedswitch",
+    "sage",
+    "fedmatch",
+    "feddure",
+    "flfl",
+    "proxyfl",
+    "feddb",
+    "easgd",
+    "fedirm-released",
+    "lg-fedavg",
+    "heterofl",
+    "semifl-released",
 ]
 
 
@@ -154,7 +157,8 @@ def test_a_step_that_reads_its_number_is_not_recorded(monkeypatch):
 
 def test_a_recording_that_differs_is_dropped_and_the_step_itself_counts(monkeypatch):
     """A loss that changes with something that no tensor says, from the third step on."""
-    loss, calls = ConsistencyUpdate.loss, [0]
+    loss = ConsistencyUpdate.loss
+    calls = [0]
 
     def by_calls(self: Any, step: Any) -> Any:
         calls[0] += 1

@@ -187,7 +187,8 @@ def with_choices(monkeypatch, tmp_path) -> Iterator[None]:
 
 
 def test_order_in_memory_is_the_measured_one_for_the_same_card_network_norm_and_precision(with_choices, monkeypatch):
-    card, model = torch.device("cuda:0"), Model(network="wresnet28x2", norm="gn", norm_groups=8)
+    card = torch.device("cuda:0")
+    model = Model(network="wresnet28x2", norm="gn", norm_groups=8)
     fastest = Choice(images="channels last", cudnn_benchmark=True)
     before = Choice(images="contiguous", cudnn_benchmark=False)
     assert choice_for(card, "tf32", model) == fastest
@@ -209,7 +210,8 @@ def test_cudnn_times_its_algorithms_where_that_was_faster_and_the_record_says_so
     flags = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    card, model = torch.device("cuda:0"), Model(network="wresnet28x2", norm="gn", norm_groups=8)
+    card = torch.device("cuda:0")
+    model = Model(network="wresnet28x2", norm="gn", norm_groups=8)
     experiment = replace(tiny_experiment(), model=model, precision="tf32")
     try:
         cases: list[tuple[Precision, bool]] = [("tf32", True), ("fp32", False)]

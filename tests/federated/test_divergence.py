@@ -104,9 +104,23 @@ def test_a_spoiled_update_stops_the_round_and_leaves_the_state_of_the_last(name)
 @pytest.mark.parametrize(
     "name",
     [
-        *("crl-grouping", "crl-released", "semifl", "flfl", "cbafed", "fedprox-fixmatch", "supervised-fl-every-client"),
-        *("fedmatch", "data-sharing", "easgd", "overlap-sgd", "sage-shared-momentum", "flexmatch-lpl", "feddb"),
-        *("proxyfl", "feddure", "twin-sight"),
+        "crl-grouping",
+        "crl-released",
+        "semifl",
+        "flfl",
+        "cbafed",
+        "fedprox-fixmatch",
+        "supervised-fl-every-client",
+        "fedmatch",
+        "data-sharing",
+        "easgd",
+        "overlap-sgd",
+        "sage-shared-momentum",
+        "flexmatch-lpl",
+        "feddb",
+        "proxyfl",
+        "feddure",
+        "twin-sight",
     ],
 )
 def test_clients_that_send_nothing_are_left_out(name):

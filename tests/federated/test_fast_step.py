@@ -35,7 +35,8 @@ MODELS = {
 
 def three_rounds(environment: Environment, engine) -> tuple[list[Tree], FederatedModule, list[float]]:
     """Return the values that were sent, the module at the end, and the selected shares."""
-    module, shares = FederatedModule(environment, engine), []
+    module = FederatedModule(environment, engine)
+    shares = []
     watch = Watch(module)
     for round_number in (1, 2, 3):
         module.training_step(round_number, 0)
@@ -72,8 +73,16 @@ def compare(experiment: Experiment) -> list[float]:
 
 # These take the local step of another trace of their method: their label setting, partition or average is another.
 SAME_STEP = (
-    *("-some-clients", "-share", "-one-more-client", "-partly-labelled", "-some-labels", "-everywhere", "-drawn-apart"),
-    *("-grouping", "-dirichlet", "supervised-fl-every-client"),
+    "-some-clients",
+    "-share",
+    "-one-more-client",
+    "-partly-labelled",
+    "-some-labels",
+    "-everywhere",
+    "-drawn-apart",
+    "-grouping",
+    "-dirichlet",
+    "supervised-fl-every-client",
 )
 STEPS = [name for name in TRACES if not name.endswith(SAME_STEP) and name != "fixmatch"]
 
@@ -102,9 +111,29 @@ RATES = {
 # CBAFed); FedDure's regulator weighs all, thresholds of FlexMatch and Twin-sight begin low, pseudo-labelling and UDA
 # are sure of few. Batch norm has a test of its own.
 WITHOUT_TAU = (
-    *("server-only", "supervised", "fed-consist", "rscfed", "semifl", "flfl", "cbafed", "crl-batch-norm", "easgd"),
-    *("overlap", "data-sharing", "feddyn", "feddure", "flexmatch-lpl", "lg-fedavg", "heterofl", "pi-model"),
-    *("pseudo-labeling", "mean-teacher", "mixmatch", "uda", "remixmatch", "twin-sight"),
+    "server-only",
+    "supervised",
+    "fed-consist",
+    "rscfed",
+    "semifl",
+    "flfl",
+    "cbafed",
+    "crl-batch-norm",
+    "easgd",
+    "overlap",
+    "data-sharing",
+    "feddyn",
+    "feddure",
+    "flexmatch-lpl",
+    "lg-fedavg",
+    "heterofl",
+    "pi-model",
+    "pseudo-labeling",
+    "mean-teacher",
+    "mixmatch",
+    "uda",
+    "remixmatch",
+    "twin-sight",
 )
 
 
@@ -147,7 +176,8 @@ def test_all_kept_and_none_kept(threshold, share):
 )
 def test_what_is_left_out_passes_no_network(model, allowed):
     """Half of six images are kept: three pass, or six where a batch norm looks at all of them."""
-    network, seen = build(model, (1, 8, 8), 10, 0), []
+    network = build(model, (1, 8, 8), 10, 0)
+    seen = []
     network.register_forward_hook(lambda module, images, logits: seen.append(len(logits)))
     assert skip_low_confidence_images(network) is allowed
     kept_N = torch.tensor([True, False, True, False, False, True])

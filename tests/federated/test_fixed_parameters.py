@@ -88,7 +88,8 @@ def played(experiment: Experiment, **options: Any) -> tuple[list[dict[str, float
     environment = prepare(experiment)
     engine = build_engine(EngineOptions(**options), environment)
     try:
-        module, lines = FederatedModule(environment, engine), []
+        module = FederatedModule(environment, engine)
+        lines = []
         for number in range(1, experiment.federation.rounds + 1):
             module.training_step(number, 0)
             lines.append(dict(module.metrics))
@@ -127,7 +128,7 @@ def test_the_pool_gives_the_same() -> None:
 def test_joint_training_gives_the_same(in_float64: None) -> None:
     both = Both(with_network("Adapters"))
     both.play(2)
-    assert both.engine.runner.seen.together, both.engine.runner.seen.reasons
+    assert both.engine.runner.counts.together, both.engine.runner.counts.reasons
     assert both.off < 1e-11
 
 

@@ -31,9 +31,11 @@ def shifted(environment: Environment, chosen: torch.Tensor) -> Environment:
 @pytest.mark.parametrize("name", LAST.values())
 def test_only_the_labels_that_the_setting_shows_matter(name):
     """The server's, or those that clients hold labelled."""
-    environment, setting = prepare(TRACES[name]), TRACES[name].data.label_setting
+    environment = prepare(TRACES[name])
+    setting = TRACES[name].data.label_setting
     seen = torch.zeros(len(environment.data.train_labels_N), dtype=torch.bool)
-    for positions_N in (environment.split.server_N,) if setting in ("server", "open") else environment.held.labelled:
+    at_server = setting in ("server", "open")
+    for positions_N in (environment.split.server_N,) if at_server else environment.assignment.labelled:
         seen[torch.as_tensor(positions_N)] = True
     as_ever, hidden = (weights_after(TRACES[name], 2, each) for each in (environment, shifted(environment, ~seen)))
     assert agree(as_ever, hidden)

@@ -40,7 +40,7 @@ def test_numbers_are_those_of_one_job_after_another(name, order, in_float64, mon
     for number in (1, 2):
         reference.training_step(number, 0)
         stacked.training_step(number, 0)
-    assert engine.runner.seen.together and not engine.runner.seen.reasons
+    assert engine.runner.counts.together and not engine.runner.counts.reasons
     assert seen and all(seen) and all(weights_seen)
     wanted, found = (dict(leaves(module.state.server)) for module in (reference, stacked))
     for key, value in wanted.items():

@@ -82,10 +82,8 @@ def test_sgd_with_nesterov_momentum_and_weight_decay_by_hand(environment, jobs):
 def test_adam_by_hand_goes_on_where_the_last_job_ended(environment, jobs, fused):
     """g' = g + wd w; m = b m + (1 - b) g', v likewise of squares; w -= lr m / (1 - b^s) / (sqrt(v / (1 - .999^s)) +
     1e-8) in step s, which counts over two jobs."""
-    job, adam = (
-        jobs[0],
-        Optimizer(rule="adam", lr=0.01, momentum=0.8, nesterov=False, weight_decay=0.1, schedule=Constant()),
-    )
+    job = jobs[0]
+    adam = Optimizer(rule="adam", lr=0.01, momentum=0.8, nesterov=False, weight_decay=0.1, schedule=Constant())
     local = job.update.start(job.receives, None, None)
     module, by_hand = (
         ServerModule(job, local, environment.network(), adam, lambda step: 1.0, fused=fused and k == 0) for k in (0, 1)
@@ -168,7 +166,8 @@ def test_a_reader_predicts_each_image_of_a_part():
 
 def test_features_and_logits_are_passed_alike_in_bfloat16():
     network = prepare(tiny_with(SupervisedFL(batch_size=8), "everywhere")).network()
-    layer, images_NCHW = network.get_submodule("fc2"), torch.rand(4, 1, 8, 8)
+    layer = network.get_submodule("fc2")
+    images_NCHW = torch.rand(4, 1, 8, 8)
     pass_in_bfloat16(network)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert network.features(images_NCHW).dtype == torch.float32  # type: ignore[operator]

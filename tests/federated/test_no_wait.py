@@ -98,7 +98,8 @@ def test_local_training_waits_for_nothing(name):
     From the first batch on, also while views are made; per job and stream the positions, and a span's draws (and
     pseudo-labels, and affine maps) are sent. What `LocalUpdate.draws` drew is sent in each step, without waiting.
     """
-    environment, golden = prepare(TRACES[name]), json.loads((FOLDER / f"{name}.json").read_text())
+    environment = prepare(TRACES[name])
+    golden = json.loads((FOLDER / f"{name}.json").read_text())
     with Accelerator() as accelerator:
         module = FederatedModule(environment, InAWorker(environment))
         lines = trace(TRACES[name], module, (1,))
@@ -121,7 +122,8 @@ def test_views_are_those_of_the_cpu_from_one_copy_of_the_draws(strong, sent):
     images_NCHW = torch.randint(0, 256, (16, 3, 32, 32), dtype=torch.uint8)
 
     def views(images_NCHW: Tensor) -> dict[str, Tensor]:
-        draw, names = torch.Generator().manual_seed(1), ("plain", "weak", "weak2", "strong")
+        draw = torch.Generator().manual_seed(1)
+        names = ("plain", "weak", "weak2", "strong")
         return make_views(images_NCHW, names, augmentation, (0.5,) * 3, (0.25,) * 3, draw)
 
     expected = views(images_NCHW)
@@ -192,7 +194,8 @@ def test_a_run_s_state_is_saved_from_the_device(tmp_path):
     with Accelerator():
         module = FederatedModule(environment, OnAccelerator(environment))
         module.training_step(1, 0)
-        student, kept = module.state.server["student"], module.state.clients
+        student = module.state.server["student"]
+        kept = module.state.clients
         assert all(isinstance(value, OnDevice) for value in student.values())
         assert any(isinstance(value, OnDevice) for tree in kept.values() for value in tree.get("teacher", {}).values())
         save(tmp_path, RunState(state=module.state, lines=("{}\n",), measured={}, exchange={}), "run")

@@ -17,7 +17,7 @@ def pinned(seed: int, partition_seed: int | None = 2019, weight_seed: int | None
 
 
 def holdings(environment: Environment) -> list[list[int]]:
-    return [environment.split.server_N.tolist(), *(client.tolist() for client in environment.held.unlabelled)]
+    return [environment.split.server_N.tolist(), *(client.tolist() for client in environment.assignment.unlabelled)]
 
 
 def are_equal(first: Environment, second: Environment) -> bool:

@@ -15,10 +15,11 @@ from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
 from benchmark.federated.evaluate import chunks, logits_of
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.stacked import reading
+from benchmark.federated.stacked.asking import Images, Read
+from benchmark.federated.stacked.batch_norms import NormByBatch, named_statistics, same_sizes
 from benchmark.federated.stacked.engine import StackedEngine, waves
 from benchmark.federated.stacked.layers import is_stacking
-from benchmark.federated.stacked.reading import Images, Passes, Read, named_statistics
+from benchmark.federated.stacked.passes import Passes, views_in
 from benchmark.methods import protocol as fl
 from benchmark.methods.static_norm import StatisticsUpdate
 from benchmark.models.build import NETWORKS, Model, build
@@ -67,7 +68,6 @@ def test_chunks_move_no_number(name, most):
 
 def test_memory_that_does_not_suffice_makes_smaller_passes(monkeypatch):
     """Of more than 100 images the device has no memory."""
-    views_in = reading.views_in
 
     def limited(*arguments: Any) -> Tensor:
         images_NCHW = views_in(*arguments)
@@ -75,7 +75,7 @@ def test_memory_that_does_not_suffice_makes_smaller_passes(monkeypatch):
             raise torch.OutOfMemoryError("out of memory")
         return images_NCHW
 
-    monkeypatch.setattr(reading, "views_in", limited)
+    monkeypatch.setattr("benchmark.federated.stacked.passes.views_in", limited)
     both = Both(with_clients("semifl-static-batch-norm", 6))
     both.play(2)
     assert 1 <= (both.engine.runner.passes.most or 0) <= 100
@@ -89,12 +89,6 @@ def test_passes_of_several_seeds(name):
 
 
 # --- statistics ---
-
-
-def some_images(sizes: list[int], seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    scale_N = torch.arange(1.0, sum(sizes) + 1)[:, None, None, None]
-    return torch.randn(sum(sizes), 1, 8, 8, generator=generator) * scale_N + scale_N
 
 
 def statistics_reads(sizes: list[int], batch_size: int, pooled: bool) -> tuple[list[Read], nn.Module, list[Any]]:
@@ -132,8 +126,8 @@ def test_statistics_are_those_of_each_batch(pooled, most):
 
 def test_a_batch_of_one_value_is_left_to_the_job(monkeypatch):
     """It raises the error that a batch norm raises, in the name of the job that has the batch."""
-    norm = reading.NormByBatch(3)
-    norm.groups = reading.same_sizes([2, 1], torch.device("cpu"))
+    norm = NormByBatch(3)
+    norm.groups = same_sizes([2, 1], torch.device("cpu"))
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         norm(torch.randn(3, 3, 1, 1))
     assert norm(torch.randn(3, 3, 2, 1)).shape == (3, 3, 2, 1)
@@ -158,7 +152,8 @@ def buildable() -> list[Model]:
 def test_logits_of_different_weights(model):
     """In one pass, of 3, 1 and 2 images: those of each network alone. This stands in for the guard of steps."""
     environment = prepare(longer(TRACES["crl-fedavg"], 1))
-    shape, D = environment.data.image_shape, environment.data.num_classes
+    shape = environment.data.image_shape
+    D = environment.data.num_classes
     try:
         networks = [build(model, shape, D, seed=seed).double().eval() for seed in range(3)]
     except (ConfigError, ValueError, RuntimeError):
@@ -330,7 +325,7 @@ class WrongOnSmall(Plain):
 @pytest.mark.filterwarnings("ignore")
 def test_the_guard_compares_each_size_of_batches():
     both = users(lambda client, number: WrongOnSmall(), rounds=2)
-    assert "from the same job trained separately" in both.engine.runner.seen.reasons["WrongOnSmall"]
+    assert "from the same job trained separately" in both.engine.runner.counts.reasons["WrongOnSmall"]
     assert both.off == 0.0
 
 

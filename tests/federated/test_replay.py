@@ -260,7 +260,8 @@ def repeats(snapshots: list[Snapshot], record: type[Recorded] = Recorded) -> tup
     kinds = defaultdict(list)
     for snapshot in snapshots:
         kinds[snapshot.key()].append(snapshot)
-    repeated, wrong = 0, []
+    repeated = 0
+    wrong = []
     for same in kinds.values():
         try:
             recorded = record(same[0])

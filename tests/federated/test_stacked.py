@@ -40,8 +40,18 @@ from tests.methods.golden import TRACES
 MOST = 64
 # Traces whose rounds have one job of a kind at a time. They stack across runs (`test_together`).
 ONE_AT_A_TIME = {
-    *("server-only", "server-only-everyones", "sage-shared-momentum", "flexmatch-lpl"),
-    *("fixmatch", "fixmatch-average", "uda", "pi-model", "pseudo-labeling", "mean-teacher", "mixmatch", "remixmatch"),
+    "server-only",
+    "server-only-everyones",
+    "sage-shared-momentum",
+    "flexmatch-lpl",
+    "fixmatch",
+    "fixmatch-average",
+    "uda",
+    "pi-model",
+    "pseudo-labeling",
+    "mean-teacher",
+    "mixmatch",
+    "remixmatch",
 }
 
 
@@ -80,7 +90,7 @@ class Both:
 
     @property
     def together(self) -> dict[str, int]:
-        return dict(self.engine.runner.seen.together)
+        return dict(self.engine.runner.counts.together)
 
 
 def difference(left: Any, right: Any) -> float:
@@ -98,8 +108,18 @@ def difference(left: Any, right: Any) -> float:
 STACKING = [name for name in TRACES if name not in ONE_AT_A_TIME]
 # One trace for each way in which a round depends on earlier ones.
 LONG = {
-    *("crl-grouping", "semifl", "flfl-released", "cbafed", "rscfed", "fedswitch", "fedmatch", "easgd", "heterofl"),
-    *("feddyn", "fixmatch-lpl", "feddure"),
+    "crl-grouping",
+    "semifl",
+    "flfl-released",
+    "cbafed",
+    "rscfed",
+    "fedswitch",
+    "fedmatch",
+    "easgd",
+    "heterofl",
+    "feddyn",
+    "fixmatch-lpl",
+    "feddure",
 }
 
 
@@ -109,7 +129,7 @@ def test_every_trace_agrees_in_float64(name, in_float64):
     rounds = 5 if name in LONG else 2
     both = Both(longer(TRACES[name], rounds))
     both.play(rounds)
-    assert both.together and not both.engine.runner.seen.reasons
+    assert both.together and not both.engine.runner.counts.reasons
     assert both.off < 1e-11
 
 
@@ -154,7 +174,7 @@ def test_jobs_of_unequal_lengths_with_clipping_and_rates_by_step(name, in_float6
 
     monkeypatch.setattr(Group, "step", noting)
     both.play(2)
-    assert both.together and not both.engine.runner.seen.reasons
+    assert both.together and not both.engine.runner.counts.reasons
     assert name in MORE or len(jobs_and_sizes) > 1
     assert both.off < 1e-11
 
@@ -162,8 +182,8 @@ def test_jobs_of_unequal_lengths_with_clipping_and_rates_by_step(name, in_float6
 def test_more_jobs_than_fit_into_one_step(in_float64):
     both = Both(longer(TRACES["crl-fedavg"], 2), most=2)
     both.play(2)
-    seen = both.engine.runner.seen
-    assert seen.steps == 2 * seen.ticks and both.off < 1e-11
+    counts = both.engine.runner.counts
+    assert counts.steps == 2 * counts.ticks and both.off < 1e-11
 
 
 @pytest.mark.parametrize("name", ["crl-fedavg", "semifl-static-batch-norm", "feddure", "fedmatch-released", "heterofl"])
@@ -209,7 +229,8 @@ LAYERS = [
 @pytest.mark.parametrize("layer", LAYERS, ids=repr)
 def test_a_layer_s_rule_gives_the_values_and_gradients_of_each_job(layer, N, in_float64):
     """Also for one image: the strides of a single image do not say in which order it lies."""
-    draw, layer = torch.Generator().manual_seed(N), copy.deepcopy(layer).double()
+    draw = torch.Generator().manual_seed(N)
+    layer = copy.deepcopy(layer).double()
     shape = (2, N, 2) if isinstance(layer, nn.Linear) else (2, N, 4, 6, 6)
     weights = {name: torch.rand(2, *value.shape, generator=draw) for name, value in layer.named_parameters()}
     fixed = {name: torch.stack([value, value]) for name, value in layer.named_buffers()}
@@ -243,7 +264,7 @@ def test_dropout_masks_are_those_of_each_job(norm, in_float64):
     model = replace(trace.model, network="emnist_cnn", dropout=0.25, norm=norm)
     both = Both(replace(longer(trace, 2), model=model))
     both.play(2)
-    assert both.together and not both.engine.runner.seen.reasons
+    assert both.together and not both.engine.runner.counts.reasons
     assert both.off < 1e-11
 
 
@@ -280,7 +301,7 @@ def test_a_nan_stays_in_its_job(name, monkeypatch):
             module = FederatedModule(environment, engine)
             with pytest.raises(Diverged) if spoil else warnings.catch_warnings():
                 module.training_step(1, 0)
-        assert engine.runner.seen.together
+        assert engine.runner.counts.together
         outcomes.append(found)
     clean, beside = outcomes
     assert {0, 1, 2, 3} <= clean.keys() == beside.keys()
@@ -298,7 +319,8 @@ def test_a_job_that_diverges_is_named(monkeypatch):
 
 
 def test_too_little_memory_halves_the_group(monkeypatch, in_float64):
-    step, fit = Group.step, 2
+    step = Group.step
+    fit = 2
 
     def limited(self: Group, jobs: Any, *rest: Any) -> Any:
         if len(jobs) > fit:
@@ -308,14 +330,15 @@ def test_too_little_memory_halves_the_group(monkeypatch, in_float64):
     monkeypatch.setattr(Group, "step", limited)
     both = Both(longer(TRACES["crl-fedavg"], 2))
     both.play(2)
-    seen = both.engine.runner.seen
-    assert seen.steps == fit * seen.ticks > 0 and both.off < 1e-11
+    counts = both.engine.runner.counts
+    assert counts.steps == fit * counts.ticks > 0 and both.off < 1e-11
 
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
 def test_dropout_within_a_transform_of_a_loss_is_refused(transform, in_float64):
     """Its masks would be those of another job, or the same for all images."""
-    layer, draw = with_rules(nn.Dropout(0.5)).train(), torch.Generator()
+    layer = with_rules(nn.Dropout(0.5)).train()
+    draw = torch.Generator()
 
     def loss(images: Tensor) -> Tensor:
         return layer(images).sum()
@@ -437,7 +460,8 @@ class Mine(fl.Method):
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         data = {"labelled": fl.Stream.whole("labelled", 8)}
-        update, received = Counting(reports="client/loss"), {"student": state.server["student"]}
+        update = Counting(reports="client/loss")
+        received = {"student": state.server["student"]}
         outcomes = world.fit([world.job(client, update, received, data) for client in world.cohort()])
         return fl.State(server={"student": mean_of(outcomes, state.server["student"])}), {}
 
@@ -446,7 +470,7 @@ def test_private_state_and_notes_of_a_users_method(in_float64):
     """Steps may use and change them in place; what they do not use may have any shape."""
     both = Both(longer(replace(TRACES["supervised-fl-every-client"], method=Mine()), 3))
     both.play(3)
-    assert both.together and not both.engine.runner.seen.reasons
+    assert both.together and not both.engine.runner.counts.reasons
     kept = next(iter(both.stacked.state.clients.values()))
     assert kept["rounds"] == 3 and float(kept["pull"]) < 1.0
     assert both.off < 1e-11
@@ -470,7 +494,7 @@ def test_fields_that_steps_do_not_use_make_no_other_kind():
     assert both.together
 
 
-def test_jobs_of_one_keeper_train_one_after_another():
+def test_jobs_with_one_state_key_train_one_after_another():
     def job(client: int, keeps: str | None = None) -> fl.Job:
         update = SupervisedUpdate(reports="client/loss")
         return fl.Job(

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmark.data.partition import Dirichlet
 from benchmark.experiment import Experiment
-from benchmark.federated.stacked.runner import GroupRunner, Shared
+from benchmark.federated.stacked.runner import GroupRunner
+from benchmark.federated.stacked.shared import Shared
 from benchmark.methods import protocol as fl
 from benchmark.methods.shared import mean_of
 from benchmark.models.build import Model
@@ -131,7 +132,7 @@ class Small(nn.Module):
 
 def test_a_plain_update_stacks():
     both = users(Plain, Small)
-    assert both.together and not both.engine.runner.seen.reasons and both.off < 1e-11
+    assert both.together and not both.engine.runner.counts.reasons and both.off < 1e-11
 
 
 class CountsFirst(Small):
@@ -152,7 +153,7 @@ class CountsFirst(Small):
 def test_rates_of_jobs_are_no_whole_numbers():
     """With a rate for each job, the rates once had the type of the first tensor of the network."""
     both = users(Plain, CountsFirst, optimizer=Optimizer(lr=0.05, schedule=Cosine()))
-    assert both.together, both.engine.runner.seen.reasons
+    assert both.together, both.engine.runner.counts.reasons
     assert both.off < 1e-11
 
 
@@ -165,7 +166,8 @@ class Ignores(Plain):
 
     def loss(self, step: fl.Step) -> fl.Loss:
         batch = step.batch["labelled"]
-        labels_N, at_N = batch.known_N, torch.arange(len(batch.known_N))
+        labels_N = batch.known_N
+        at_N = torch.arange(len(batch.known_N))
         if len(labels_N) < 8:
             labels_N = torch.where(at_N % 2 == 0, labels_N, -100)
         return F.cross_entropy(step.student(batch.views["weak"]), labels_N), {}
@@ -173,7 +175,7 @@ class Ignores(Plain):
 
 def test_cross_entropy_without_ignored_labels():
     both = users(Ignores, Small)
-    assert both.together, both.engine.runner.seen.reasons
+    assert both.together, both.engine.runner.counts.reasons
     assert both.off < 1e-11
 
 
@@ -370,7 +372,7 @@ class Drops(Small):
 @pytest.mark.parametrize("network", [Small, Drops])
 def test_noise_that_finish_draws(network):
     both = users(Noisy, network)
-    assert both.together, both.engine.runner.seen.reasons
+    assert both.together, both.engine.runner.counts.reasons
     assert both.off < 1e-11
 
 
@@ -411,7 +413,7 @@ class Frozen(Plain):
 
 def test_other_types_of_weights_and_mappings():
     both = users(Frozen, Small)
-    assert both.together, both.engine.runner.seen.reasons
+    assert both.together, both.engine.runner.counts.reasons
     assert both.off < 1e-11
 
 
@@ -431,7 +433,7 @@ class Fixed(Small):
 def test_parameters_that_are_not_trained_and_clipping(rule):
     adam: dict[str, Any] = {"rule": "adam", "nesterov": False} if rule == "adam" else {}
     both = users(Plain, Fixed, optimizer=Optimizer(lr=0.01, clip=0.5, schedule=Cosine(), **adam))
-    assert both.together, both.engine.runner.seen.reasons
+    assert both.together, both.engine.runner.counts.reasons
     assert both.off < 1e-11
 
 
@@ -491,8 +493,20 @@ class OwnConv(nn.Conv2d):
 
 Subclass = own_layers(lambda C: OwnConv(C, C, 3))
 for _name in (
-    *("NormFree", "Untracked", "Cumulative", "NoScale", "Depthwise", "Dilated", "Same", "Pools", "Averages"),
-    *("Transposed", "Alpha", "InPlace", "OfChannels", "Subclass"),
+    "NormFree",
+    "Untracked",
+    "Cumulative",
+    "NoScale",
+    "Depthwise",
+    "Dilated",
+    "Same",
+    "Pools",
+    "Averages",
+    "Transposed",
+    "Alpha",
+    "InPlace",
+    "OfChannels",
+    "Subclass",
 ):
     globals()[_name].__name__ = _name
 
@@ -576,15 +590,33 @@ class Permuted(Small):
 
 
 LAYERS = [
-    *(NormFree, Untracked, Cumulative, NoScale, Depthwise, Dilated, Same, Pools, Averages, Transposed, Alpha, InPlace),
-    *(OfChannels, Subclass, Flat, Recurrent, Attends, Tied, Replaces, Permuted),
+    NormFree,
+    Untracked,
+    Cumulative,
+    NoScale,
+    Depthwise,
+    Dilated,
+    Same,
+    Pools,
+    Averages,
+    Transposed,
+    Alpha,
+    InPlace,
+    OfChannels,
+    Subclass,
+    Flat,
+    Recurrent,
+    Attends,
+    Tied,
+    Replaces,
+    Permuted,
 ]
 
 
 @pytest.mark.parametrize("network", LAYERS, ids=lambda network: network.__name__)
 def test_networks_of_users(network):
     both = users(Plain, network)
-    print(network.__name__, both.together, both.engine.runner.seen.reasons, both.off)
+    print(network.__name__, both.together, both.engine.runner.counts.reasons, both.off)
     assert both.off < 1e-11
 
 
@@ -662,8 +694,8 @@ def with_recorder(recorder: Any, **options: Any) -> Callable[..., Shared]:
 def test_recorded_steps_of_users_methods(updates, recorder, monkeypatch):
     monkeypatch.setattr("benchmark.federated.stacked.engine.Shared", with_recorder(recorder()))
     both = users(updates, rounds=2)
-    assert bool(both.engine.runner.seen.not_recorded) == (recorder is Failing)
-    assert both.together, both.engine.runner.seen.reasons
+    assert bool(both.engine.runner.counts.not_recorded) == (recorder is Failing)
+    assert both.together, both.engine.runner.counts.reasons
     assert both.off < 1e-11
 
 
@@ -692,9 +724,9 @@ def test_memory_that_is_used_again_takes_over_what_the_next_round_receives(recor
     for number in (2, 3):
         both.reference.training_step(number, 0)
         both.stacked.training_step(number, 0)
-    seen = both.engine.runner.seen
-    assert not seen.reasons and not seen.alone
-    assert bool(seen.not_recorded) == (recorder is Failing or by_number)
+    counts = both.engine.runner.counts
+    assert not counts.reasons and not counts.alone
+    assert bool(counts.not_recorded) == (recorder is Failing or by_number)
     assert both.off < 1e-11 and difference(first, before) == 0.0
 
 
@@ -724,7 +756,7 @@ def test_what_is_drawn_may_not_change_its_size_once_recorded(monkeypatch):
 
     monkeypatch.setattr(GroupRunner, "train", counted_anew)
     both.stacked.training_step(1, 0)
-    assert both.engine.runner.seen.not_recorded and both.off < 1e-11
+    assert both.engine.runner.counts.not_recorded and both.off < 1e-11
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -812,5 +844,5 @@ def test_two_losses_kept_momentum_and_deep_notes(settings, recorded, monkeypatch
         monkeypatch.setattr("benchmark.federated.stacked.engine.Shared", with_recorder(Recorder()))
         monkeypatch.setattr("benchmark.federated.stacked.runner.GroupRunner._is_own", lambda self, job: False)
     both = users(TwoPhases, Small, rounds=3, optimizer=SETTINGS[settings])
-    assert both.together, both.engine.runner.seen.reasons
+    assert both.together, both.engine.runner.counts.reasons
     assert both.off < 1e-11

@@ -29,8 +29,9 @@ from benchmark.federated.stacked.engine import StackedEngine
 from benchmark.federated.stacked.group import Group
 from benchmark.federated.stacked.layers import Masks
 from benchmark.federated.stacked.log import Log
-from benchmark.federated.stacked.runner import GroupRunner, Shared
-from benchmark.federated.stacked.tick import Inputs, State, Tick
+from benchmark.federated.stacked.runner import GroupRunner
+from benchmark.federated.stacked.shared import Shared
+from benchmark.federated.stacked.tick import Inputs, StackedState, Tick
 from tests.federated.accelerator import DEVICE, Accelerator
 from tests.federated.test_replay import BY_PASSES, Operations, copied, tensors_in
 from tests.federated.test_stacked import MOST, STACKING, longer
@@ -39,7 +40,11 @@ from tests.methods.golden import FOLDER, TRACES, trace
 # The first trace of each method, and others with steps of their own; the rest only with the slow tests.
 KINDS = {
     *{type(TRACES[name].method): name for name in reversed(STACKING)}.values(),
-    *("feddure-released", "rscfed-released", "semifl-static-batch-norm", "fedmatch-every-client", "crl-batch-norm"),
+    "feddure-released",
+    "rscfed-released",
+    "semifl-static-batch-norm",
+    "fedmatch-every-client",
+    "crl-batch-norm",
 }
 NAMES = [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in STACKING]
 TABLE = ("crl-fedavg", "semifl", "flfl", "fedprox-fixmatch", "fedswitch", "fedmatch", "supervised-fl-everywhere")
@@ -53,7 +58,8 @@ class OnAccelerator(StackedEngine):
     def __init__(self, environment: Environment) -> None:
         self.device = DEVICE
         self.runner = GroupRunner(environment, device=DEVICE.type, shared=Shared(most=MOST))
-        self._seed, self._order = environment.experiment.seed, torch.contiguous_format
+        self._seed = environment.experiment.seed
+        self._order = torch.contiguous_format
 
 
 @contextlib.contextmanager
@@ -85,15 +91,16 @@ def watched_steps(accelerator: Accelerator) -> Iterator[None]:
 @pytest.mark.parametrize("name", NAMES)
 def test_steps_of_several_jobs_wait_for_nothing(name):
     """From a group's first step on, views included, until its log is read. The numbers are the CPU's."""
-    environment, golden = prepare(TRACES[name]), json.loads((FOLDER / f"{name}.json").read_text())
+    environment = prepare(TRACES[name])
+    golden = json.loads((FOLDER / f"{name}.json").read_text())
     with Accelerator() as accelerator, watched_steps(accelerator):
         engine = OnAccelerator(environment)
         module = FederatedModule(environment, engine)
         lines = trace(TRACES[name], module, (1,))
-        if not engine.runner.seen.together:
+        if not engine.runner.counts.together:
             lines += trace(TRACES[name], module, (2,))
     assert lines == [pytest.approx(line, rel=2e-4, abs=1e-7) for line in golden[: len(lines)]]
-    assert engine.runner.seen.together and not engine.runner.seen.reasons
+    assert engine.runner.counts.together and not engine.runner.counts.reasons
     assert accelerator.steps and not accelerator.waits
 
 
@@ -124,14 +131,15 @@ def play_until_together(environment: Environment) -> int:
     module = FederatedModule(environment, engine)
     for number in range(1, environment.experiment.federation.rounds + 1):
         module.training_step(number, 0)
-        if engine.runner.seen.together:
+        if engine.runner.counts.together:
             return number
     raise AssertionError("no jobs trained together")
 
 
 def counted(experiment: Experiment) -> dict[str, Counted]:
     """Train by both engines; return the operations by kind of job."""
-    environment, kinds = prepare(experiment), defaultdict[str, Counted](Counted)
+    environment = prepare(experiment)
+    kinds = defaultdict[str, Counted](Counted)
     take, step = Tick.take, Group.step
 
     def trained(module: LocalModule, batches: Any) -> Any:
@@ -157,7 +165,8 @@ def counted(experiment: Experiment) -> dict[str, Counted]:
         kind = " ".join((type(member.job.update).__name__, *batches[0][0].streams, *helpers))
         with Count() as count:
             results = step(self, at, batches, number)
-        noted, M = kinds[kind], len(at)
+        noted = kinds[kind]
+        M = len(at)
         noted.together[M] = max(noted.together.get(M, 0), inner[-1])
         noted.with_inputs[M] = max(noted.with_inputs.get(M, 0), count.number)
         return results
@@ -197,7 +206,7 @@ class Snapshot:
 
     def taken(self, tree: dict[str, Any]) -> list[Tensor]:
         """Take the step from these tensors, and return all that is left."""
-        state = State(**tree["state"], shared=self.shared)
+        state = StackedState(**tree["state"], shared=self.shared)
         given = {name: tree[name] for name in ("batch", "drawn", "rates")}
         results = self.tick.take(state, Inputs(**given, number=self.number), Masks([]))
         return tensors_in([state.trees(), [[loss_M, dict(aux)] for loss_M, aux in results]])
@@ -209,10 +218,11 @@ class Snapshot:
 
 def snapshots_of(experiment: Experiment) -> list[Snapshot]:
     """Train a round and keep what each step of several jobs began with."""
-    environment, seen = prepare(experiment), list[Snapshot]()
+    environment = prepare(experiment)
+    seen = list[Snapshot]()
     take = Tick.take
 
-    def taken(self: Tick, state: State, inputs: Inputs, masks: Masks) -> Any:
+    def taken(self: Tick, state: StackedState, inputs: Inputs, masks: Masks) -> Any:
         first = next(iter(next(iter(state.trainable.values())).values()))
         if first.dtype != torch.float64:  # the guard's step
             rates = [torch.as_tensor(rate, dtype=first.dtype) for rate in inputs.rates]  # else a number of the record
@@ -232,7 +242,8 @@ def repeats(snapshots: list[Snapshot]) -> tuple[int, set[str]]:
     kinds = defaultdict[str, list[Snapshot]](list)
     for snapshot in snapshots:
         kinds[snapshot.key()].append(snapshot)
-    repeated, wrong = 0, set()
+    repeated = 0
+    wrong = set()
     for first, *others in kinds.values():
         tree = first.copied()
         with Operations(tensors_in(tree)) as operations:

@@ -88,16 +88,16 @@ def by_name(runs: Sequence[Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", sorted(ONE_AT_A_TIME))
 def test_three_seeds_agree_with_each_alone(name, in_float64):
     off, together = apart_and_together(longer(TRACES[name], 3), rounds=(2, 2, 2))
-    seen = together.shared.seen
-    assert seen.together and not seen.reasons
+    counts = together.shared.counts
+    assert counts.together and not counts.reasons
     assert off < 1e-11
-    assert seen.steps > seen.ticks
+    assert counts.steps > counts.ticks
 
 
 @pytest.mark.parametrize("name", ["crl-fedavg", "semifl-static-batch-norm", "sage", "easgd"])
 def test_jobs_of_several_runs_and_clients_are_one_group(name, in_float64):
     off, together = apart_and_together(longer(TRACES[name], 3), rounds=(2, 2))
-    assert together.shared.seen.together and off < 1e-11
+    assert together.shared.counts.together and off < 1e-11
 
 
 @pytest.mark.parametrize("name", ["crl-fedavg", "fixmatch"])
@@ -106,7 +106,7 @@ def test_recorded_steps_of_runs_that_end_one_by_one(name, in_float64):
     recorder = Recorder()
     off, together = apart_and_together(longer(TRACES[name], 3, T=4), rounds=(1, 2, 3), recorder=recorder)
     assert len(recorder.graphs) >= 3 and all(graph.replayed for graph in recorder.graphs)
-    assert not together.shared.seen.not_recorded and off < 1e-11
+    assert not together.shared.counts.not_recorded and off < 1e-11
 
 
 class Results:
@@ -188,7 +188,7 @@ def test_a_run_that_diverges_one_that_stops_and_one_that_resumes_disturb_no_othe
     manifest = json.loads((here.folders[2] / "manifest.json").read_text())
     assert [attempt["from_round"] for attempt in manifest["attempts"]] == [0, 1]
     assert (manifest["engine"]["name"], manifest["engine"]["together"]) == ("stacked", 2)
-    assert together.shared.seen.together["ConsistencyUpdate"] == 4 * (2 + 3)  # clients, and the rounds of both runs
+    assert together.shared.counts.together["ConsistencyUpdate"] == 4 * (2 + 3)  # clients, and the rounds of both runs
     assert not any((folder / LOCK).exists() for folder in here.folders)
 
 
@@ -225,7 +225,7 @@ def test_an_error_of_one_run_is_raised_there_alone(place, tmp_path, in_float64, 
     with pytest.warns(UserWarning, match="one at a time") if place == "loss" else contextlib.nullcontext():
         ended, together = all_together(runs, tmp_path / "here", [[], [Spoil(1)]])
     assert isinstance(ended[0], dict) and isinstance(ended[1], ConfigError)
-    assert bool(together.shared.seen.together["ConsistencyUpdate"]) == (place != "loss")
+    assert bool(together.shared.counts.together["ConsistencyUpdate"]) == (place != "loss")
     agree(Results(tmp_path / "here", runs), Results(tmp_path / "alone", runs), 0)
 
 
@@ -257,7 +257,8 @@ class Drawing(fl.Method):
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         data = {"labelled": fl.Stream.whole("labelled", 8)}
-        update, received = Noting(reports="client/loss"), {"student": state.server["student"]}
+        update = Noting(reports="client/loss")
+        received = {"student": state.server["student"]}
         drawn = [self._draw()]
         outcomes = []
         for outcome in world.fit([world.job(client, update, received, data) for client in world.cohort()]):
@@ -288,7 +289,7 @@ def test_what_a_user_draws_does_not_depend_on_the_other_runs(network, tmp_path, 
     for each in runs:
         run(each, tmp_path / "alone", engine=STACKED)
     ended, together = all_together(runs, tmp_path / "here", [[], []])
-    assert [each["status"] for each in ended] == ["done", "done"] and not together.shared.seen.reasons
+    assert [each["status"] for each in ended] == ["done", "done"] and not together.shared.counts.reasons
     for number in range(2):
         agree(Results(tmp_path / "here", runs), Results(tmp_path / "alone", runs), number)
 

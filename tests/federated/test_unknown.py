@@ -80,11 +80,13 @@ def test_scores_by_scipy():
 def test_an_evaluation_has_the_scores_of_known_images_and_the_separation(name, kind: Score):
     """The digits 6 to 9 are unknown. The energy baseline has its own score; held-out labels have no unknown image."""
     environment = prepare(tiny_with(METHODS[name](), "open"))
-    voters, data = [weights_of(environment.network())], environment.data
+    voters = [weights_of(environment.network())]
+    data = environment.data
     found = Evaluator(environment).measure(voters)
     every_N = torch.arange(len(data.test_labels_N))
     part = Part(images_NCHW=data.test_images_NCHW, positions_N=every_N, labels_N=None, truth_N=None)
-    logits_ND, known_N = logits_of(environment.network(), environment, part), data.test_labels_N < 6
+    logits_ND = logits_of(environment.network(), environment, part)
+    known_N = data.test_labels_N < 6
     expected = scores(logits_ND[known_N], data.test_labels_N[known_N])
     separated_ = separation(score_of([logits_ND], kind), known_N)
     for metric, value in {**expected, **separated_}.items():

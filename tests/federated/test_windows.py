@@ -45,12 +45,15 @@ from tests.methods.golden import TRACES, of, trace
 
 def batches_one_by_one(environment: Environment, job: Job, selected: Mapping[str, Selected]) -> Iterator[Any]:
     """Yield each batch's views, labels, pseudo-labels and positions, gathered and augmented batch by batch."""
-    seed, data, key = environment.experiment.seed, environment.data, job.key
+    seed = environment.experiment.seed
+    data = environment.data
+    key = job.key
     assert job.limit.steps is not None
     made: dict[str, list[Any]] = {}
     for name, stream in job.data.items():
         names = ("train", "round", 1, "client", key.client, "draw", key.draw, name)
-        part, chosen = environment.part(key.client, stream.part), selected.get(name)
+        part = environment.part(key.client, stream.part)
+        chosen = selected.get(name)
         within_N = torch.arange(len(part)) if chosen is None else chosen.positions_N
         order = numpy_stream(seed, *names, "order")
         places = passes(len(within_N), stream.batch_size, job.limit.steps, stream.drop_last, order)
@@ -147,10 +150,15 @@ def test_views_of_many_jobs_take_the_operations_of_one():
     environment = environment_with("randaugment")
     stream = Stream(part="unlabelled", batch_size=8, views=("weak", "strong"))
     given = [
-        Job(key=Key(client=index % 4, draw=index), update=LocalUpdate(), receives={}, data={"unlabelled": stream},
-            limit=Limit(steps=6))
+        Job(
+            key=Key(client=index % 4, draw=index),
+            update=LocalUpdate(),
+            receives={},
+            data={"unlabelled": stream},
+            limit=Limit(steps=6),
+        )
         for index in range(10)
-    ]  # fmt: skip
+    ]
     counts: list[int] = []
     with Accelerator() as accelerator:
         here = OnAccelerator(environment)._work._environment

@@ -271,7 +271,8 @@ def trace(
     experiment: Experiment, module: FederatedModule | None = None, rounds: Sequence[int] = (1, 2)
 ) -> list[dict[str, float]]:
     """Run these rounds; list their metrics, and the sum and the sum of squares of all weights."""
-    module, lines = module or module_of(experiment), []
+    module = module or module_of(experiment)
+    lines = []
     for round_number in rounds:
         module.training_step(round_number, 0)
         weights = next(iter(module.models().values()))

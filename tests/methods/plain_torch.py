@@ -57,8 +57,8 @@ def batches(
 
 def plain_images(environment: Environment, client: int, part: Any = "unlabelled") -> Tensor:
     """Return images_NCHW of the client, normalised and without augmentation."""
-    data, held = environment.data, environment.held
-    at_N = torch.as_tensor((held.labelled if part == "labelled" else held.unlabelled)[client])
+    data, assignment = environment.data, environment.assignment
+    at_N = torch.as_tensor((assignment.labelled if part == "labelled" else assignment.unlabelled)[client])
     return (data.train_images_NCHW[at_N].to(torch.get_default_dtype()) / 255 - data.mean[0]) / data.std[0]
 
 
@@ -87,7 +87,9 @@ class PlainRounds:
     def __init__(self, experiment: Experiment, rounds: int = 2) -> None:
         self.method: Any = experiment.method
         self.environment = prepare(experiment)
-        self.T, self.rounds, self.now = experiment.federation.T, rounds, weights_of(self.environment.network())
+        self.T = experiment.federation.T
+        self.rounds = rounds
+        self.now = weights_of(self.environment.network())
         self.momentum: dict[Any, Any] = {}
         self.begin()
         for self.number in range(1, rounds + 1):
@@ -114,15 +116,15 @@ class PlainRounds:
     def optimizer(self, client: int, *networks: nn.Module, name: str = "", lr: float = LR) -> torch.optim.SGD:
         """Build the optimizer, with the momentum buffers that `keep` stored if the method keeps them."""
         sgd = torch.optim.SGD([p for network in networks for p in network.parameters()], lr=lr, momentum=0.9)
-        if (former := self.momentum.get(self._keeper(client, name))) is not None:
+        if (former := self.momentum.get(self._state_key(client, name))) is not None:
             sgd.load_state_dict(former)
         return sgd
 
     def keep(self, client: int, sgd: torch.optim.SGD, name: str = "") -> None:
-        if (keeper := self._keeper(client, name)) is not None:
-            self.momentum[keeper] = sgd.state_dict()
+        if (state_key := self._state_key(client, name)) is not None:
+            self.momentum[state_key] = sgd.state_dict()
 
-    def _keeper(self, client: int, name: str) -> Any:
+    def _state_key(self, client: int, name: str) -> Any:
         return {"reset": None, "kept": (client, name), "released_code": name}[self.method.momentum]
 
     def batches(self, client: int, views: tuple[str, ...] = ("weak", "strong"), **selected: Any) -> Any:
@@ -149,13 +151,14 @@ class AlternatingRounds(PlainRounds):
     def begin(self) -> None:
         self.velocity: dict[str, Any] = {}
 
-    def _keeper(self, client: int, name: str) -> Any:
+    def _state_key(self, client: int, name: str) -> Any:
         return client if self.method.momentum == "released_code" else None
 
     def serve(self, draw: int, T: int = 2, *, keeps: bool = False) -> None:
         server = self.network().train()
         sgd = self.optimizer(SERVER, server, lr=0.05)
-        streams, key = {"labelled": Stream.whole("labelled", 8)}, Key(client=SERVER, draw=draw)
+        streams = {"labelled": Stream.whole("labelled", 8)}
+        key = Key(client=SERVER, draw=draw)
         for batch in batches(self.environment, self.number, key, T, streams):
             step(sgd, F.cross_entropy(server(batch["labelled"].views["weak"]), batch["labelled"].labels_N))
         if keeps:
@@ -183,7 +186,8 @@ class MeanTeachers(PlainRounds):
         self.steps: Counter[int] = Counter()
 
     def play(self, cohort: list[int]) -> None:
-        labelled, warm = self.environment.labelled, self.number <= self.method.warm_start_rounds
+        labelled = self.environment.labelled
+        warm = self.number <= self.method.warm_start_rounds
         clients = [k for k in range(self.environment.K) if labelled[k] or not warm]
         states = {k: self.job(k) for k in sorted(clients, key=lambda k: not labelled[k])}
         weights = self.weights(states)
@@ -201,8 +205,10 @@ class MeanTeachers(PlainRounds):
         raise NotImplementedError
 
     def job(self, client: int) -> Weights:
-        student, teacher = self.network(), self.teachers.setdefault(client, self.network()).eval()
-        labelled, alpha = bool(self.environment.labelled[client]), self.method.alpha
+        student = self.network()
+        teacher = self.teachers.setdefault(client, self.network()).eval()
+        labelled = bool(self.environment.labelled[client])
+        alpha = self.method.alpha
         part: Any = "labelled" if labelled else "unlabelled"
         sgd = self.optimizer(client, student, lr=0.05 if labelled else LR)
         streams = {part: Stream.whole(part, 8, "weak", "weak2")}
@@ -236,7 +242,8 @@ def compared(
 
     In plain torch the model must also differ from the model of a different setting, if one is given.
     """
-    plain, (module, _) = played(kind, experiment, rounds), watched(experiment, rounds)
+    plain = played(kind, experiment, rounds)
+    module, _ = watched(experiment, rounds)
     model = next(iter(module.models().values()))
     trained = {name: value for name, value in model.items() if value.is_floating_point()}
     assert difference(trained, plain.now) < 1e-6

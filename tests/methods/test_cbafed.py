@@ -47,10 +47,13 @@ class Plain(AlternatingRounds):
     """CBAFed in plain torch: `recorded` is the server's last average, `counts_D` the last round's images by class."""
 
     def begin(self) -> None:
-        self.recorded, self.counts_D = self.now, torch.zeros(10)
+        self.recorded = self.now
+        self.counts_D = torch.zeros(10)
 
     def play(self, cohort: list[int]) -> None:
-        method, labelled, since = self.method, self.environment.labelled, self.number - self.method.warm_start_rounds
+        method = self.method
+        labelled = self.environment.labelled
+        since = self.number - self.method.warm_start_rounds
         jobs = {
             k: (self.on_labels(k) if labelled[k] else self.on_own_labels(k)) for k in cohort if labelled[k] or since > 0
         }
@@ -79,11 +82,12 @@ class Plain(AlternatingRounds):
                 kept = mixed(kept, weights_of(network), self.method.local_residual)
                 network.load_state_dict(kept)
         self.keep(client, sgd)
-        at_N = torch.as_tensor(self.environment.held.labelled[client])
+        at_N = torch.as_tensor(self.environment.assignment.labelled[client])
         return self.environment.data.train_labels_N[at_N], weights_of(network)
 
     def on_own_labels(self, client: int) -> tuple[Tensor, Weights]:
-        method, network = self.method, self.network()
+        method = self.method
+        network = self.network()
         with torch.no_grad():
             ranked = network.eval()(plain_images(self.environment, client)).softmax(1).sort(1, descending=True)
         pi_D = self.counts_D / self.counts_D.sum() if self.counts_D.any() else torch.full((10,), 0.1)
@@ -98,7 +102,8 @@ class Plain(AlternatingRounds):
         if given:
             streams: Any = {"unlabelled": Stream.whole("unlabelled", 8)}
             chosen = {"unlabelled": Selected(positions_N=torch.tensor([*given]), labels_N=labels_N)}
-            sgd, network = self.optimizer(client, network), network.train()
+            sgd = self.optimizer(client, network)
+            network = network.train()
             for batch in batches(self.environment, self.number, client, 2, streams, chosen):
                 images = batch["unlabelled"]
                 step(sgd, F.cross_entropy(network(images.views["weak"]), images.pseudo_labels_N))

@@ -72,7 +72,8 @@ def mixed(guess, alpha):
     seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(7)))
     rng = np.random.default_rng(seed)
     lam = rng.beta(alpha, alpha, size=13)
-    lam, other = np.maximum(lam, 1 - lam), rng.permutation(13)
+    lam = np.maximum(lam, 1 - lam)
+    other = rng.permutation(13)
     part = lam[:, None, None, None]
     return part * images + (1 - part) * images[other], lam[:, None] * targets + (1 - lam[:, None]) * targets[other]
 

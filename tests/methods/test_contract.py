@@ -75,9 +75,24 @@ class ReportingLoss(Labels):
 
 
 SUITE_S = (
-    *("test/accuracy", "test/own", "validation/loss", "pseudo/kept", "diversity/members", "comm/bytes_up"),
-    *("local_steps", "time/round_seconds", "round", "seed", "cell_key", "status", "profile", *SETTINGS),
-    *("rounds_to/0.5", "exchange/privacy", "", "a\rb"),
+    "test/accuracy",
+    "test/own",
+    "validation/loss",
+    "pseudo/kept",
+    "diversity/members",
+    "comm/bytes_up",
+    "local_steps",
+    "time/round_seconds",
+    "round",
+    "seed",
+    "cell_key",
+    "status",
+    "profile",
+    *SETTINGS,
+    "rounds_to/0.5",
+    "exchange/privacy",
+    "",
+    "a\rb",
 )
 
 
@@ -289,7 +304,8 @@ class Draws(AtServer):
         return State(server={"student": setup.initial_weights(), "drawn": drawn()})
 
     def round(self, state, world):
-        student, values = state.server["student"], [state.server["drawn"], drawn()]
+        student = state.server["student"]
+        values = [state.server["drawn"], drawn()]
         jobs = [world.job(client, Drawn(), {"student": student}, UNLABELLED) for client in world.cohort()]
         outcomes = []
         for outcome in world.fit(jobs):
@@ -307,7 +323,8 @@ def played(experiment, engine: Any = None) -> list[dict[str, float]]:
     """Return the metrics of two rounds."""
     environment = prepare(experiment)
     chosen = build_engine(engine or EngineOptions(), environment)
-    module, lines = FederatedModule(environment, chosen), []
+    module = FederatedModule(environment, chosen)
+    lines = []
     try:
         for round_number in (1, 2):
             module.training_step(round_number, 0)

@@ -31,7 +31,7 @@ def of(way: str) -> Experiment:
 
 
 class Plain(PlainRounds):
-    def _keeper(self, client: int, name: str) -> None:
+    def _state_key(self, client: int, name: str) -> None:
         return None
 
     def play(self, cohort: list[int]) -> None:

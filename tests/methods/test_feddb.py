@@ -42,7 +42,8 @@ class Plain(AlternatingRounds):
         self.kept: list[int] = []
 
     def job(self, client: int) -> Any:
-        method, student = self.method, self.network()
+        method = self.method
+        student = self.network()
         draw = torch_stream(0, "train", "round", self.number, "client", client, "draw", 0, "start")
         with torch.no_grad():
             part = self.environment.part(client, "unlabelled")

@@ -49,71 +49,93 @@ class Plain(PlainRounds):
     def begin(self) -> None:
         self.fines: dict[int, nn.Module] = {}
 
-    def job(self, client: int) -> Weights:
-        method, student, copy = self.method, self.network(), self.network()
-        with_f = method.regulator == "paper"
+    def fine_regulator(self, client: int) -> nn.Module:
+        """Return f, which the client keeps, with the initial weights of PyTorch's linear layers."""
         if client not in self.fines:
             self.fines[client] = nn.Sequential(nn.Linear(10, 6), nn.ReLU(), nn.Linear(6, 1), nn.Sigmoid())
             draw = torch_stream(0, "train", "round", self.number, "client", client, "draw", 0, "start")
             with torch.no_grad():
                 for value, inputs in zip(self.fines[client].parameters(), (10, 10, 6, 6), strict=True):
                     value.copy_((2 * torch.rand(value.shape, generator=draw) - 1) / math.sqrt(inputs))
-        f = self.fines[client]
-        sgds = {name: self.optimizer(client, net, name=name) for name, net in (("s", student), ("c", copy), ("f", f))}
+        return self.fines[client]
+
+    def job(self, client: int) -> Weights:
+        method = self.method
+        student, copy, f = self.network(), self.network(), self.fine_regulator(client)
+        of_student = self.optimizer(client, student, name="s")
+        of_copy = self.optimizer(client, copy, name="c")
+        of_fine = self.optimizer(client, f, name="f")
         for number, batch in enumerate(self.batches(client), start=1):
-            x, y = batch["labelled"].views["weak"], batch["labelled"].labels_N
-            weak, strong = batch["unlabelled"].views.values()
-            logits = self.passed(student, (x, weak, strong))
-            p = logits[1].detach().softmax(1)
-            label, sure = p.argmax(1), (p.amax(1) >= method.threshold).float()
-
-            def unlabelled(net_logits, weights, label=label):
-                return sum(w * -row.log_softmax(0)[c] for w, row, c in zip(weights, net_logits, label)) / len(label)  # noqa: B905
-
-            if with_f:
-                step(sgds["f"], fine_loss(copy, f, p, weak, x, y, unlabelled, method.virtual_rate))
-            weights = f(p)[:, 0].detach() if with_f else sure
-            with torch.no_grad():
-                before = F.cross_entropy(copy(x), y)
-            # base_ssl.py:768: `s_loss = loss_fn(s_logits_us, targets_u)`, the mean over all unlabelled images.
-            of_all = F.cross_entropy(copy(weak), label) if method.copy_learns == "released_code" else None
-            step(sgds["c"], unlabelled(copy(weak), weights) if of_all is None else of_all)
-            with torch.no_grad():
-                d = before - F.cross_entropy(copy(x), y)
-            scale = 2.0 * min(1.0, number / 2)
-            loss = F.cross_entropy(logits[0], y)
-            if method.feedback == "paper":
-                loss = loss + scale * unlabelled(logits[2], weights + d)
+            labelled = batch["labelled"]
+            weak_NCHW, strong_NCHW = batch["unlabelled"].views.values()
+            labelled_ND, weak_ND, strong_ND = self.passed(student, (labelled.views["weak"], weak_NCHW, strong_NCHW))
+            p_ND = weak_ND.detach().softmax(1)
+            pseudo_N = p_ND.argmax(1)
+            if method.regulator == "paper":
+                step(of_fine, fine_loss(copy, f, p_ND, weak_NCHW, labelled, method.virtual_rate))
+                weights_N = f(p_ND)[:, 0].detach()
             else:
-                own = F.cross_entropy(logits[2], logits[2].argmax(1))
-                loss = loss + scale * unlabelled(logits[2], weights) + (-d) * own
-            step(sgds["s"], loss)
-        for name, sgd in sgds.items():
+                weights_N = (p_ND.amax(1) >= method.threshold).float()
+            with torch.no_grad():
+                before = loss_on_labels(copy, labelled)
+            step(of_copy, self.copy_loss(copy(weak_NCHW), pseudo_N, weights_N))
+            with torch.no_grad():
+                d = before - loss_on_labels(copy, labelled)
+            scale = 2.0 * min(1.0, number / 2)
+            supervised = F.cross_entropy(labelled_ND, labelled.labels_N)
+            step(of_student, supervised + self.feedback(strong_ND, pseudo_N, weights_N, d, scale))
+        for name, sgd in (("s", of_student), ("c", of_copy), ("f", of_fine)):
             self.keep(client, sgd, name)
         return weights_of(student)
 
+    def copy_loss(self, weak_ND: Tensor, pseudo_N: Tensor, weights_N: Tensor) -> Tensor:
+        """Compute the loss of the copy c on the pseudo-labels."""
+        if self.method.copy_learns == "released_code":
+            # base_ssl.py:768: `s_loss = loss_fn(s_logits_us, targets_u)`, the mean over all unlabelled images.
+            return F.cross_entropy(weak_ND, pseudo_N)
+        return weighted_loss(weak_ND, pseudo_N, weights_N)
 
-def fine_loss(copy, f, p, weak, x, y, unlabelled, rate) -> Tensor:
-    """Compute the gradient of f without a second derivative.
+    def feedback(self, strong_ND: Tensor, pseudo_N: Tensor, weights_N: Tensor, d: Tensor, scale: float) -> Tensor:
+        """Compute the student's loss on the strong views, given the decrease d of the copy's loss."""
+        if self.method.feedback == "paper":
+            return scale * weighted_loss(strong_ND, pseudo_N, weights_N + d)
+        own = F.cross_entropy(strong_ND, strong_ND.argmax(1))
+        return scale * weighted_loss(strong_ND, pseudo_N, weights_N) + (-d) * own
+
+
+def loss_on_labels(network: nn.Module, labelled: Any) -> Tensor:
+    return F.cross_entropy(network(labelled.views["weak"]), labelled.labels_N)
+
+
+def weighted_loss(logits_ND: Tensor, labels_N: Tensor, weights_N: Tensor) -> Tensor:
+    """Compute the mean of the weighted cross-entropies, image by image."""
+    total = torch.zeros(())
+    for weight, logits_D, label in zip(weights_N, logits_ND, labels_N, strict=True):
+        total = total + weight * -logits_D.log_softmax(0)[label]
+    return total / len(labels_N)
+
+
+def fine_loss(copy: nn.Module, f: nn.Module, p_ND: Tensor, weak_NCHW: Tensor, labelled: Any, rate: float) -> Tensor:
+    """Compute a loss with the gradient of the loss of f, without a second derivative.
 
     The gradient with respect to f's weight w_i is -rate grad l_i . grad L(after) / N, since the step is linear in the
     weights.
     """
-    weights = f(p)[:, 0]
-    net = deepcopy(copy).train()
+    weights_N = f(p_ND)[:, 0]
+    after = deepcopy(copy).train()
     of_images = []
-    for i in range(len(weak)):
-        one_hot = torch.zeros(len(weak))
-        one_hot[i] = 1.0
-        of_images.append(torch.autograd.grad(unlabelled(net(weak), one_hot), list(net.parameters())))
+    for one_hot_N in torch.eye(len(weak_NCHW)):
+        loss = weighted_loss(after(weak_NCHW), p_ND.argmax(1), one_hot_N)
+        of_images.append(torch.autograd.grad(loss, list(after.parameters())))
     with torch.no_grad():
-        for k, value in enumerate(net.parameters()):
-            value -= rate * sum(w * g[k] for w, g in zip(weights, of_images, strict=True))
-    v = torch.autograd.grad(F.cross_entropy(net(x), y), list(net.parameters()))
+        for place, value in enumerate(after.parameters()):
+            value -= rate * sum(weight * of_image[place] for weight, of_image in zip(weights_N, of_images, strict=True))
+    of_labels = torch.autograd.grad(loss_on_labels(after, labelled), list(after.parameters()))
     slopes = []
-    for g in of_images:
-        slopes.append(-rate * sum((a * b).sum() for a, b in zip(g, v, strict=True)))
-    return (weights * torch.stack(slopes)).sum()
+    for of_image in of_images:
+        products = [(a * b).sum() for a, b in zip(of_image, of_labels, strict=True)]
+        slopes.append(-rate * sum(products, start=torch.zeros(())))
+    return (weights_N * torch.stack(slopes)).sum()
 
 
 @pytest.mark.parametrize("way", WAYS)

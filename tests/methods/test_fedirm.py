@@ -71,7 +71,8 @@ class Plain(MeanTeachers):
     def job(self, client):
         student = super().job(client)
         if self.environment.labelled[client]:
-            at_N, network = torch.as_tensor(self.environment.held.labelled[client]), self.environment.network()
+            at_N = torch.as_tensor(self.environment.assignment.labelled[client])
+            network = self.environment.network()
             network.load_state_dict(student)
             with torch.no_grad():
                 logits_ND = network.eval()(plain_images(self.environment, client, "labelled"))
@@ -87,7 +88,8 @@ class Plain(MeanTeachers):
         return -len(views) * ((1 - smoothing) * right_N.mean() + smoothing * log_ND.mean())
 
     def loss_of(self, student, teacher, views):
-        method, since = self.method, self.number - 1
+        method = self.method
+        since = self.number - 1
         t = since if method.ramp_from == "start" else since - method.warm_start_rounds
         with torch.no_grad():
             q_ND = teacher(views["weak"]).softmax(1)

@@ -39,8 +39,11 @@ def test_helpers_are_the_nearest_seen_clients_every_third_round(setting):
     the same image of noise. New clients, and other rounds, have no helpers.
     """
     e = experiment(setting, K=6, C=3, rounds=6)
-    module, data = module_of(e), prepare(e).data
-    watch, states, network = Watch(module), [module.state.server], module.environment.network().eval()
+    module = module_of(e)
+    data = prepare(e).data
+    watch = Watch(module)
+    states = [module.state.server]
+    network = module.environment.network().eval()
     for number in range(1, 7):
         module.training_step(number, 0)
         states.append(module.state.server)
@@ -50,7 +53,8 @@ def test_helpers_are_the_nearest_seen_clients_every_third_round(setting):
     for round_number in range(1, 7):
         known = states[round_number - 1]["known"]
         for job, _ in watch.clients(round_number):
-            client, has = job.key.client, job.receives.get("helpers", {})
+            client = job.key.client
+            has = job.receives.get("helpers", {})
             wanted = by_distance(client, last)[:2] if round_number % 3 == 0 and client in last else []
             for changed, helper in zip(has.values(), wanted, strict=True):
                 psi = with_changed_entries(
@@ -130,7 +134,8 @@ def test_each_loss_has_a_gradient_for_its_own_weights_alone():
 
     sigma - psi||^2 only has a gradient for psi, and the loss on labels only for sigma.
     """
-    update, both = ClientUpdate(method=FedMatch()), networks("sigma", "psi")
+    update = ClientUpdate(method=FedMatch())
+    both = networks("sigma", "psi")
     update.without_labels(Step(trainable=both, frozen=networks("helper 0"), batch=unlabelled()))[0].backward()
     assert both["sigma"].weight.grad is None and both["psi"].weight.grad is not None
     both = networks("sigma", "psi")

@@ -21,8 +21,12 @@ from tests.methods.plain_torch import PlainRounds, batches, compared, mean, part
 from tests.methods.watch import tiny_with, watched
 
 SHARED: dict[str, Any] = {
-    **{"threshold": 0.15, "unlabelled_weight": 2.0, "mu": 0.5},
-    **{"batch_size": 8, "labelled_batch_size": 4, "server_batch_size": 8},
+    "threshold": 0.15,
+    "unlabelled_weight": 2.0,
+    "mu": 0.5,
+    "batch_size": 8,
+    "labelled_batch_size": 4,
+    "server_batch_size": 8,
 }
 METHOD = FedSwitch(**SHARED, ratio=0.5, local_ratio=0.75, beta=0.02)
 WAYS: dict[str, Any] = {
@@ -60,13 +64,16 @@ class Plain(PlainRounds):
 
     def begin(self) -> None:
         known: Any = (None, None)  # divergences of teachers and students
-        self.teacher, self.known, self.sent = self.now, known, list[bool]()
+        self.teacher = self.now
+        self.known = known
+        self.sent = list[bool]()
 
-    def _keeper(self, client: int, name: str) -> None:
+    def _state_key(self, client: int, name: str) -> None:
         return None
 
     def play(self, cohort: list[int]) -> None:
-        method, (teacher, student) = self.method, self.known
+        method = self.method
+        teacher, student = self.known
         self.sent.append(not isinstance(method, FedProxFixMatch))
         if isinstance(method, FedSwitch) and teacher is not None:
             self.sent[-1] = (abs(teacher - method.beta) < abs(student - method.beta)) == (method.rule == "equation")
@@ -83,10 +90,12 @@ class Plain(PlainRounds):
             self.teacher = mean([self.teacher, self.now])
 
     def job(self, client: int) -> Any:
-        method, (student, teacher, start) = self.method, (self.network() for _ in range(3))
+        method = self.method
+        student, teacher, start = (self.network() for _ in range(3))
         if self.sent[-1]:
             teacher.load_state_dict(self.teacher)
-        labeller, share = teacher if self.sent[-1] else student, 1.0
+        labeller = teacher if self.sent[-1] else student
+        share = 1.0
         if isinstance(method, FedSwitch | TSClientEMA):
             share = getattr(method, "local_ratio", None) or method.ratio
         streams = {

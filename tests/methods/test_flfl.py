@@ -69,7 +69,8 @@ class Plain(AlternatingRounds):
         marks_N = y_N + 100 * (p_N >= 0.13)
         chosen = {"unlabelled": Selected(positions_N=in_A, labels_N=marks_N[in_A])}
         views = ("weak", "strong") if self.method.anchor == "weak" else ("strong",)
-        streams, sgd = {"unlabelled": Stream.whole("unlabelled", 8, *views)}, self.optimizer(client, network.train())
+        streams = {"unlabelled": Stream.whole("unlabelled", 8, *views)}
+        sgd = self.optimizer(client, network.train())
         for batch in batches(self.environment, self.number, client, 2, streams, chosen):
             marks = batch["unlabelled"].pseudo_labels_N
             self.client_step(network, sgd, batch["unlabelled"].views, marks % 100, marks >= 100)
@@ -78,7 +79,8 @@ class Plain(AlternatingRounds):
 
     def client_step(self, network: nn.Module, sgd: Any, views: Any, labels_N: Tensor, sure_N: Tensor) -> None:
         """Take the step by moving the weights themselves, as in ASAM's code, and adding two gradients."""
-        method, images = self.method, views["strong"]
+        method = self.method
+        images = views["strong"]
         parameters = dict(network.named_parameters())
         with torch.no_grad():
             target_ND = network(views["weak" if method.anchor == "weak" else "strong"]).softmax(1)

@@ -43,7 +43,9 @@ OF_MODELS = "return the weights to evaluate by name, such as {'student': weights
 OF_LOSS = "return the loss, a scalar tensor, and scalar tensors to report, such as `loss, {}`"
 OF_START = "return None or Local(trainable={'student': weights})"
 UPDATE = "benchmark.methods.ssfl:ConsistencyUpdate"
-STATE, LOSS, KEPT = State(server={}), torch.ones(()), {"kept_N": torch.ones(2)}
+STATE = State(server={})
+LOSS = torch.ones(())
+KEPT = {"kept_N": torch.ones(2)}
 SELECTED = {"labels_N": torch.zeros(2, dtype=torch.int64), "kept_N": torch.ones(2, dtype=torch.bool)}
 NOT_BOOL = {**SELECTED, "candidates_ND": torch.ones(2, 3, dtype=torch.int64)}
 TOO_MANY = {**SELECTED, "candidates_ND": torch.ones(3, 3, dtype=torch.bool)}

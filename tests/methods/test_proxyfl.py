@@ -29,8 +29,17 @@ RATES: dict[str, Any] = {"threshold": 0.4, "unlabelled_weight": 2.0, "proxy_weig
 METHOD = ProxyFL(**SIZES, **RATES, tuning_passes=3, tuning_rate=0.01)
 # All implementation choices of the method, which are the eleven points in which paper and code differ.
 CHOICES = (
-    *("projections", "labelled_candidates", "margin", "confident_images", "candidate_weights", "similarity"),
-    *("contrast_mean", "consistency_mean", "contrast_views", "class_shares", "tuning_softmax"),
+    "projections",
+    "labelled_candidates",
+    "margin",
+    "confident_images",
+    "candidate_weights",
+    "similarity",
+    "contrast_mean",
+    "consistency_mean",
+    "contrast_views",
+    "class_shares",
+    "tuning_softmax",
 )
 
 
@@ -105,7 +114,8 @@ class Plain(PlainRounds):
     """ProxyFL in plain torch: `share_D` are the classes' shares, `layers` the projections."""
 
     def begin(self) -> None:
-        self.share_D, self.counts = torch.full((10,), 0.1), list[Tensor]()
+        self.share_D = torch.full((10,), 0.1)
+        self.counts = list[Tensor]()
         self.sure = list[bool]()
         draw = numpy_stream(0, "start", "projections")
         shapes = ((64, 64), (64,), (64, 64))
@@ -114,47 +124,71 @@ class Plain(PlainRounds):
         ]
 
     def job(self, client: int) -> Any:
-        method, student, received = self.method, self.network(), self.network().eval()
+        method = self.method
+        student = self.network()
+        received = self.network().eval()
         layer = cast(nn.Linear, student.fc2)
         own = nn.ParameterList([value.clone() for value in self.layers])
         self.counts.append(torch.zeros(10))
         optimizer = self.optimizer(client, student, own)
         for batch in self.batches(client):
             views: Any = [batch["labelled"].views["weak"], *batch["unlabelled"].views.values()]
-            labels_N, sizes, seen = batch["labelled"].labels_N, [len(view) for view in views], list[Tensor]()
-            hook = layer.register_forward_pre_hook(lambda _, given, seen=seen: seen.append(given[0]))
-            labelled, weak, strong = self.passed(student, views)
+            labels_L = batch["labelled"].labels_N
+            features = list[Tensor]()
+            hook = layer.register_forward_pre_hook(lambda _, given, features=features: features.append(given[0]))
+            labelled_LD, weak_UD, strong_UD = self.passed(student, views)
             hook.remove()
             with torch.no_grad():
-                p_x, p_u = received(views[0]).softmax(1), received(views[1]).softmax(1)
-                sure_u, p_own = p_u.amax(1) >= method.threshold, weak.softmax(1)
-                if method.confident_images == "released_code":
-                    sure_u = sure_u | (p_own.amax(1) >= method.threshold)
-            self.sure += sure_u.tolist()
-            of_image = F.cross_entropy(strong, p_u.argmax(1), reduction="none")
-            of_sure = [value for value, is_sure in zip(of_image, sure_u.tolist(), strict=True) if is_sure]
-            counted = max(1, len(of_sure)) if method.consistency_mean == "paper" else len(of_image)
-            loss = F.cross_entropy(labelled, labels_N) + 2.0 * sum(of_sure, start=torch.zeros(())) / counted
-            for label in [*labels_N.tolist(), *p_u.argmax(1)[sure_u].tolist()]:
+                p_LD, p_UD = received(views[0]).softmax(1), received(views[1]).softmax(1)
+                own_UD = weak_UD.softmax(1)
+            sure_U = self.are_sure(p_UD, own_UD)
+            self.sure += sure_U.tolist()
+            for label in [*labels_L.tolist(), *p_UD.argmax(1)[sure_U].tolist()]:
                 self.counts[-1][label] += 1
+            loss = F.cross_entropy(labelled_LD, labels_L) + 2.0 * self.consistency(strong_UD, p_UD.argmax(1), sure_U)
             if method.proxy_weight:
-                views_used = 1 if method.contrast_views == "paper" else 2
-                z, W = torch.cat(seen)[: sizes[0] + views_used * sizes[1]], layer.weight
-                if method.projections == "released_code":
-                    z, W = z @ own[0].T + own[1], W @ own[2].T
-                p = [*p_x, *([*p_u] * views_used)]
-                sure = [*(p_x.amax(1) >= method.threshold).tolist(), *(sure_u.tolist() * views_used)]
-                best = [int(p_i.argmax()) for p_i in p]
-                above = [p_i > (p_i.sort().values[-3] if method.candidates else self.share_D) for p_i in p]
-                sets = [set(a.nonzero().flatten().tolist()) for a in above]
-                sets = [{best[i]} if sure[i] else s for i, s in enumerate(sets)]
+                copies = 1 if method.contrast_views == "paper" else 2  # views of an unlabelled image
+                p = [*p_LD, *([*p_UD] * copies)]
+                sure = [*(p_LD.amax(1) >= method.threshold).tolist(), *(sure_U.tolist() * copies)]
+                sets = self.candidates(p, sure)
                 if method.labelled_candidates == "paper":
-                    sets[: sizes[0]] = [{int(label)} for label in labels_N]
-                weights = p if method.candidate_weights == "released_code" else [*p_x, *([*p_own] * views_used)]
-                of_unlabelled = range(sizes[0], len(z))
-                loss = loss + 0.7 * contrast(list(z), list(W), best, weights, sets, sure, of_unlabelled, method)
+                    sets[: len(p_LD)] = [{int(label)} for label in labels_L]
+                z_NF, W_DF = self.projected(torch.cat(features)[: len(p)], layer.weight, own)
+                best = [int(p_D.argmax()) for p_D in p]
+                weights = p if method.candidate_weights == "released_code" else [*p_LD, *([*own_UD] * copies)]
+                of_unlabelled = range(len(p_LD), len(p))
+                loss = loss + 0.7 * contrast(list(z_NF), list(W_DF), best, weights, sets, sure, of_unlabelled, method)
             step(optimizer, loss)
         return weights_of(student), [value.detach() for value in own]
+
+    def are_sure(self, p_UD: Tensor, own_UD: Tensor) -> Tensor:
+        """Return whether the global model, or in the released code either model, is above the threshold."""
+        sure_U = p_UD.amax(1) >= self.method.threshold
+        if self.method.confident_images == "released_code":
+            sure_U = sure_U | (own_UD.amax(1) >= self.method.threshold)
+        return sure_U
+
+    def consistency(self, strong_UD: Tensor, labels_U: Tensor, sure_U: Tensor) -> Tensor:
+        """Compute the cross-entropy of the selected images, divided by their number or by that of all images."""
+        losses_U = F.cross_entropy(strong_UD, labels_U, reduction="none")
+        of_sure = [loss for loss, is_sure in zip(losses_U, sure_U.tolist(), strict=True) if is_sure]
+        counted = max(1, len(of_sure)) if self.method.consistency_mean == "paper" else len(losses_U)
+        return sum(of_sure, start=torch.zeros(())) / counted
+
+    def candidates(self, p: list[Tensor], sure: list[bool]) -> list[set[int]]:
+        """Return the classes above their share, or the two most probable ones; the class itself of a sure image."""
+        sets = []
+        for p_D, is_sure in zip(p, sure, strict=True):
+            least = p_D.sort().values[-3] if self.method.candidates else self.share_D
+            above = set((p_D > least).nonzero().flatten().tolist())
+            sets.append({int(p_D.argmax())} if is_sure else above)
+        return sets
+
+    def projected(self, z_NF: Tensor, W_DF: Tensor, own: nn.ParameterList) -> tuple[Tensor, Tensor]:
+        """Return features and proxies, after the projections of the released code."""
+        if self.method.projections == "released_code":
+            return z_NF @ own[0].T + own[1], W_DF @ own[2].T
+        return z_NF, W_DF
 
     def ends(self, returned: list[Any]) -> None:
         students, layers = zip(*returned, strict=True)
@@ -172,7 +206,8 @@ class Plain(PlainRounds):
 
 
 def by_autograd(mean_DF: Tensor, clients: list[Tensor], method: ProxyFL, order: np.random.Generator) -> Tensor:
-    W_DF, D = mean_DF.double().requires_grad_(), len(mean_DF)
+    W_DF = mean_DF.double().requires_grad_()
+    D = len(mean_DF)
     optimizer = torch.optim.SGD([W_DF], lr=method.tuning_rate)
     nearest = []
     for i, a in enumerate(mean_DF):

@@ -30,7 +30,8 @@ class Plain(MeanTeachers):
     def weights(self, states):
         """Weigh one subset with the frequencies in Eq. 5, and in Eq. 6, which also has beta and the distances."""
         sizes, labelled, method = self.environment.sizes, self.environment.labelled, self.method
-        times, rule = getattr(method, "labelled_times", 1.0), getattr(method, "labelled_weight", "per_subset")
+        times = getattr(method, "labelled_times", 1.0)
+        rule = getattr(method, "labelled_weight", "per_subset")
         others = sum(sizes[k] for k in states if not labelled[k])
         by_share = {k: 0.5 if labelled[k] else 0.5 * sizes[k] / others for k in states}
         power = {"by_size": (0, 0), "released_command": (0, 1), "released_code": (1, 2)}.get(rule)
@@ -97,7 +98,8 @@ def test_labelled_clients_have_their_share_of_the_round(beta):
     """
     method = rscfed(M=3, subset=3, batch_size=8, beta=beta, labelled_weight="per_round", labelled_share=0.3)
     module, watch = watched(experiment_of(method))
-    environment, total = module.environment, {True: 0.0, False: 0.0}
+    environment = module.environment
+    total = {True: 0.0, False: 0.0}
     sums: dict[bool, Any] = {True: 0.0, False: 0.0}
     draws = [(job.key.client, outcome.sends["student"]) for job, outcome in watch.clients()]
     for first in (0, 3, 6):

@@ -43,16 +43,18 @@ class Plain(PlainRounds):
         self.kept: list[bool] = []
 
     def job(self, client: int) -> Weights:
-        method, held = self.method, self.environment.held
+        method = self.method
+        assignment = self.environment.assignment
         student, received = self.network(), self.network().eval()
-        optimizer, images = self.optimizer(client, student), len(held.unlabelled[client])
+        optimizer = self.optimizer(client, student)
+        images = len(assignment.unlabelled[client])
         if client not in self.last or getattr(method, "counts", "") == "forgotten":
             self.last[client] = [None] * images
         selected: dict[str, Any] = {
             "unlabelled": Selected(positions_N=torch.arange(images), labels_N=torch.arange(images))
         }
         if method.labelled_list == "released_code":
-            selected["labelled"] = Selected(positions_N=torch.arange(len(held.labelled[client])).repeat(2000))
+            selected["labelled"] = Selected(positions_N=torch.arange(len(assignment.labelled[client])).repeat(2000))
         for batch in self.batches(client, **selected):
             views = [batch["labelled"].views["weak"], *batch["unlabelled"].views.values()]
             labelled, weak, strong = self.passed(student, views)
@@ -60,13 +62,16 @@ class Plain(PlainRounds):
                 p_G_ND = received(views[1]).softmax(1)
             loss = F.cross_entropy(labelled, batch["labelled"].labels_N)
             step(optimizer, loss + 2.0 * self.unlabelled_loss(weak, strong, p_G_ND, batch["unlabelled"], client))
-        self.labelled, self.last_client = len(views[0]), client
+        self.labelled = len(views[0])
+        self.last_client = client
         self.keep(client, optimizer)
         return weights_of(student)
 
     def unlabelled_loss(self, weak_ND, strong_ND, p_G_ND, unlabelled: Batch, client: int) -> torch.Tensor:
         """Compute L_u image by image."""
-        method, terms, sure_classes = self.method, [], Counter(self.last[client])
+        method = self.method
+        terms = []
+        sure_classes = Counter(self.last[client])
         for i, position in enumerate(unlabelled.given_N.tolist()):
             p_L, p_G, log_p = weak_ND[i].detach().softmax(0), p_G_ND[i], strong_ND[i].log_softmax(0)
             y_L, y_G = int(p_L.argmax()), int(p_G.argmax())
@@ -107,7 +112,7 @@ def test_two_rounds_by_plain_torch(way):
     """Include each implementation choice at each value."""
     default = "SAGE, batch norm" if "batch norm" in way else type(WAYS[way]).__name__
     module, plain = compared(Plain, of(way), of(default))
-    assert plain.labelled == (12 if "list" in way else len(module.environment.held.labelled[plain.last_client]))
+    assert plain.labelled == (12 if "list" in way else len(module.environment.assignment.labelled[plain.last_client]))
     if way == "SAGE":
         assert all(plain.counts[case] > 5 for case in ((True, False, True), (True, True, False), (False, False, True)))
     if "FlexMatch" in way:
@@ -118,4 +123,4 @@ def test_an_epoch_is_as_many_steps_as_labelled_batches_would_be():
     e = tiny_with(SAGE(batch_size=8, labelled_batch_size=4, labelled_list="released_code"), "share", epochs=3)
     module, watch = watched(replace(e, data=replace(e.data, images=240)))
     for job, outcome in watch.clients():
-        assert outcome.steps == 3 * (len(module.environment.held.unlabelled[job.key.client]) // 4)
+        assert outcome.steps == 3 * (len(module.environment.assignment.unlabelled[job.key.client]) // 4)

@@ -44,7 +44,8 @@ def of(way: str) -> Experiment:
 
 class Plain(AlternatingRounds):
     def play(self, cohort: list[int]) -> None:
-        method, T = self.method, 2 * self.method.server_epochs_each
+        method = self.method
+        T = 2 * self.method.server_epochs_each
         if method.training == "parallel" and self.number > method.warm_start_rounds:
             clients = [self.job(client) for client in cohort]
             self.serve(0, T)  # from the weights that the clients received; the step below begins at its result
@@ -59,7 +60,8 @@ class Plain(AlternatingRounds):
                 self.serve(int(method.order == "paper"), T)
 
     def job(self, client: int) -> Any:
-        method, network = self.method, self.network()
+        method = self.method
+        network = self.network()
         names = ("train", "round", self.number, "client", client, "draw", 0)
         start, draw = torch_stream(0, *names, "start"), torch_stream(0, *names, "loss")
         with torch.no_grad():
@@ -156,7 +158,8 @@ def first_layer(weights, environment, clients):
 
     The input of this layer does not depend on any weights.
     """
-    data, outs = environment.data, []
+    data = environment.data
+    outs = []
     for holder, name in [(SERVER, "labelled"), *((k, "unlabelled") for k in clients)]:
         part = environment.part(holder, name)
         for at_N in part.positions_N.split(250):

@@ -18,9 +18,9 @@ def two_rounds(name: str, clients: tuple[int, ...], unlabelled: int, labelled: i
     environment = prepare(TRACES[name])
     left: dict[str, Any] = {}
     for kind, count in (("unlabelled", unlabelled), ("labelled", labelled)):
-        parts = enumerate(getattr(environment.held, kind))
+        parts = enumerate(getattr(environment.assignment, kind))
         left[kind] = tuple(part[:count] if client in clients else part for client, part in parts)
-    environment = replace(environment, held=replace(environment.held, **left))
+    environment = replace(environment, assignment=replace(environment.assignment, **left))
     environment.experiment.method.check(environment.setup())
     return watched(environment.experiment, 2, environment)[0]
 

@@ -63,14 +63,16 @@ class Plain(PlainRounds):
 
     def begin(self) -> None:
         self.groups = [self.now] * getattr(self.method.averaging, "S", 1)
-        self.last, self.own = dict[int, int](), dict[int, Weights]()
+        self.last = dict[int, int]()
+        self.own = dict[int, Weights]()
         self.at_clients = self.environment.experiment.data.label_setting == "share"
 
-    def _keeper(self, client: int, name: str) -> Any:
+    def _state_key(self, client: int, name: str) -> Any:
         return name if self.method.momentum == "released_code" else None
 
     def play(self, cohort: list[int]) -> None:
-        method, S = self.method, len(self.groups)
+        method = self.method
+        S = len(self.groups)
         replicas = S if method.server_models == "released_code" else 1
         if self.at_clients:
             replicas = 0
@@ -88,20 +90,23 @@ class Plain(PlainRounds):
         self.groups = [
             self.mean(of_group, servers[g % replicas :] if servers else []) for g, of_group in enumerate(students)
         ]
-        self.now, self.last = plain_mean(self.groups), group_of
+        self.now = plain_mean(self.groups)
+        self.last = group_of
         if servers and method.bn_statistics != "averaged":
             self.now.update(statistics_of(servers[0]))
 
     def mean(self, students: list[Weights], servers: list[Weights]) -> Weights:
         if not servers:
             return plain_mean(students)
-        n, share = len(students), self.method.averaging.server_weight
+        n = len(students)
+        share = self.method.averaging.server_weight
         share = 1 / (n + 1) if share is None else share
         both = plain_mean([servers[0], *students], [share, *[(1 - share) / n] * n])
         return both if self.method.bn_statistics == "averaged" else {**both, **statistics_of(servers[0])}
 
     def serve(self, replica: int) -> Weights:
-        network, name = self.network().train(), f"server {replica}"
+        network = self.network().train()
+        name = f"server {replica}"
         sgd = self.optimizer(SERVER, network, name=name, lr=0.05)
         streams = {"labelled": Stream(part="labelled", batch_size=8, views=("weak",))}
         for batch in batches(self.environment, self.number, Key(client=SERVER, draw=replica), self.T, streams):
@@ -110,7 +115,8 @@ class Plain(PlainRounds):
         return weights_of(network)
 
     def job(self, client: int, slot: int, start: Weights) -> Weights:  # type: ignore[override]
-        network, name = self.network(), f"slot {slot}"
+        network = self.network()
+        name = f"slot {slot}"
         network.load_state_dict(start)
         sgd = self.optimizer(client, network, name=name)
         views = ("weak", "strong") if isinstance(self.method.objective, CRL) else ("weak",)
@@ -129,7 +135,8 @@ class Plain(PlainRounds):
         return weights_of(network)
 
     def loss_of(self, network: nn.Module, images: Any) -> Tensor:
-        objective, weak = self.method.objective, images.views["weak"]
+        objective = self.method.objective
+        weak = images.views["weak"]
         if isinstance(objective, Supervised):
             return F.cross_entropy(network(weak), images.labels_N)
         if self.method.client_labels == "released_code":

@@ -31,7 +31,8 @@ class FedAvg(PlainRounds):
         """Take T steps on all of the client's labels."""
         network = self.network().train()
         network.load_state_dict(start)
-        sgd, view = self.optimizer(client, network), getattr(self.method, "view", "weak")
+        sgd = self.optimizer(client, network)
+        view = getattr(self.method, "view", "weak")
         streams = {"labelled": Stream.whole("labelled", 8, view)}
         for batch in batches(self.environment, self.number, client, self.T, streams):
             images = batch["labelled"]
@@ -39,7 +40,7 @@ class FedAvg(PlainRounds):
         self.keep(client, sgd)
         return weights_of(network)
 
-    def _keeper(self, client: int, name: str) -> Any:
+    def _state_key(self, client: int, name: str) -> Any:
         return client if getattr(self.method, "momentum", None) == "kept" else None
 
     def away(self, network: Any) -> Any:
@@ -60,10 +61,13 @@ class Dyn(FedAvg):
     """FedDyn in plain torch: theta is `start`, and `now` is the clients' mean, which is evaluated."""
 
     def begin(self) -> None:
-        self.h, self.g, self.start = dict[str, Any](), dict[int, Any](), self.now
+        self.h = dict[str, Any]()
+        self.g = dict[int, Any]()
+        self.start = self.now
 
     def job(self, client: int) -> Any:
-        theta, alpha = self.start, self.method.alpha
+        theta = self.start
+        alpha = self.method.alpha
         g = self.g.setdefault(client, {name: torch.zeros_like(w) for name, w in theta.items()})
 
         def extra(network: Any) -> Any:
@@ -76,7 +80,8 @@ class Dyn(FedAvg):
         return student
 
     def ends(self, returned: list[Any]) -> None:
-        self.now, alpha = mean(returned), self.method.alpha
+        self.now = mean(returned)
+        alpha = self.method.alpha
         for name, value in self.start.items():
             moved = sum(student[name].double() - value.double() for student in returned)
             self.h[name] = self.h.get(name, 0.0) - alpha / self.environment.K * moved
@@ -185,7 +190,7 @@ def test_everyones_images_are_those_whose_labels_are_visible(setting):
     methods = {"everywhere": ServerOnly(**B, images="everyones"), "server": ServerOnly()}
     environment = prepare(tiny_with(methods.get(setting, SupervisedFL()), setting))
     split = environment.split
-    visible = np.concatenate([split.server_N, *environment.held.labelled])
+    visible = np.concatenate([split.server_N, *environment.assignment.labelled])
     if setting == "everywhere":
         assert len(visible) == len(split.server_N) + sum(map(len, split.clients))
     assert sorted(environment.part(CENTRAL, "everyones").positions_N.tolist()) == sorted(visible.tolist())
@@ -202,8 +207,10 @@ def test_the_ensemble_is_tested_and_private_layers_stay():
     """
     module, watch = watched(tiny_with(LGFedAvg(**B, private_layers=1), "everywhere", rounds=2), 2)
     voters = module.experiment.method.voters(module.state)
-    environment, network = module.environment, module.environment.network().eval()
-    data, total = environment.data, torch.zeros(())
+    environment = module.environment
+    network = module.environment.network().eval()
+    data = environment.data
+    total = torch.zeros(())
     images = (data.test_images_NCHW.float() / 255 - data.mean[0]) / data.std[0]
     with torch.no_grad():
         for voter in voters:
@@ -229,10 +236,12 @@ def test_a_client_trains_on_its_own_and_its_share_of_g():
     method = DataSharing(**B, server_batch_size=8, warm_start_rounds=0, alpha=0.25)
     e = tiny_with(method, "everywhere", C=2, epochs=1, rounds=8)
     module, watch = watched(replace(e, data=replace(e.data, images=300)), 5)
-    environment, given = module.environment, dict[int, tuple[int, ...]]()
+    environment = module.environment
+    given = dict[int, tuple[int, ...]]()
     for number in range(1, 6):
         for job, outcome in watch.seen[number]:
-            client, update = job.key.client, job.update
+            client = job.key.client
+            update = job.update
             assert isinstance(update, DataSharingUpdate)
             assert given.setdefault(client, update.shared_N) == update.shared_N
             own = len(environment.split.clients[client])

@@ -55,46 +55,43 @@ class Plain(PlainRounds):
         values = self.projector_now
         with torch.no_grad():
             for parameter, name in (
-                *((first.weight, "in_weight"), (first.bias, "in_bias"), (norm.weight, "scale"), (norm.bias, "shift")),
-                *((last.weight, "out_weight"), (last.bias, "out_bias")),
+                (first.weight, "in_weight"),
+                (first.bias, "in_bias"),
+                (norm.weight, "scale"),
+                (norm.bias, "shift"),
+                (last.weight, "out_weight"),
+                (last.bias, "out_bias"),
             ):
                 parameter.copy_(values[name])
         return nn.Sequential(first, norm, nn.ReLU(), last).train()
 
     def job(self, client: int) -> Any:
-        method, student, twin = self.method, self.network(), self.network()
+        method = self.method
+        student = self.network()
+        twin = self.network()
         twin.load_state_dict(self.twin_now)
         projector = self.projector()
-        before = [value.detach().clone() for net in (student, twin, projector) for value in net.parameters()]
-        sgd = self.optimizer(client, student, twin, projector)
-        stream = {"labelled": Stream(part="labelled", batch_size=12, views=("weak", "strong"))}
-        stream["unlabelled"] = Stream(part="unlabelled", batch_size=8, views=("weak", "strong"))
-        top, mean_D = torch.tensor(0.1), torch.full((10,), 0.1)
-        for batch in batches(self.environment, self.number, client, self.T, stream):
-            mine, others = batch["labelled"], batch["unlabelled"]
-            views = [images.views[view] for view in ("weak", "strong") for images in (mine, others)]
-            logits, own = self.with_features(student, views)
-            _, other = self.with_features(twin, views)
-            N, n_l = len(mine.labels_N) + len(others.views["weak"]), len(mine.labels_N)
-            z = projector(other)
-            similar = F.cosine_similarity(z[:, None], z[None], dim=2) / 0.5
-            others_of = [[*range(i), *range(i + 1, 2 * N)] for i in range(2 * N)]
-            targets = torch.tensor([row.index((i + N) % (2 * N)) for i, row in enumerate(others_of)])
-            instance = F.cross_entropy(similar.gather(1, torch.tensor(others_of)), targets)
-            near = [F.cosine_similarity(f[:N, None], f[None, :N], dim=2) for f in (own, other)]
-            gap = ((near[0] - near[1]) ** 2).sum() / (N * N if method.neighbours == "paper" else N ^ 2)
-            p = logits[n_l:N].detach().softmax(1)
-            if method.confident == "released_code":
-                top, mean_D = 0.999 * top + 0.001 * p.amax(1).mean(), 0.999 * mean_D + 0.001 * p.mean(0)
-                sure = p.amax(1) >= (top * mean_D / mean_D.max())[p.argmax(1)]
-            else:
-                sure = p.amax(1) >= method.threshold
-            strong = F.cross_entropy(logits[N + n_l :], p.argmax(1), reduction="none")
-            loss = (
-                F.cross_entropy(logits[:n_l], mine.labels_N) + 2.0 * (strong * sure).mean() + 0.3 * instance + 0.2 * gap
-            )
+        networks = (student, twin, projector)
+        before = [value.detach().clone() for network in networks for value in network.parameters()]
+        sgd = self.optimizer(client, *networks)
+        streams = {"labelled": Stream(part="labelled", batch_size=12, views=("weak", "strong"))}
+        streams["unlabelled"] = Stream(part="unlabelled", batch_size=8, views=("weak", "strong"))
+        self.top = torch.tensor(0.1)
+        self.mean_D = torch.full((10,), 0.1)
+        for batch in batches(self.environment, self.number, client, self.T, streams):
+            labelled, unlabelled = batch["labelled"], batch["unlabelled"]
+            L = len(labelled.labels_N)  # labelled images, which precede the unlabelled ones in each view
+            N = L + len(unlabelled.views["weak"])
+            views = [images.views[view] for view in ("weak", "strong") for images in (labelled, unlabelled)]
+            logits_VD, own_VF = self.with_features(student, views)
+            _, twin_VF = self.with_features(twin, views)
+            instance = plain_instance_loss(projector(twin_VF), temperature=0.5)
+            neighbours = self.neighbours(own_VF[:N], twin_VF[:N])
+            consistency = self.consistency(weak_UD=logits_VD[L:N], strong_UD=logits_VD[N + L :])
+            supervised = F.cross_entropy(logits_VD[:L], labelled.labels_N)
+            loss = supervised + 2.0 * consistency + 0.3 * instance + 0.2 * neighbours
             if method.mu:
-                now = [value for net in (student, twin, projector) for value in net.parameters()]
+                now = [value for network in networks for value in network.parameters()]
                 loss = loss + 0.4 * sum(((a - b) ** 2).sum() for a, b in zip(now, before, strict=True))
             step(sgd, loss)
         self.keep(client, sgd)
@@ -103,6 +100,24 @@ class Plain(PlainRounds):
         layers |= {"out_weight": last.weight, "out_bias": last.bias}
         size = self.environment.sizes[client]
         return weights_of(student), weights_of(twin), {name: value.detach() for name, value in layers.items()}, size
+
+    def neighbours(self, own_NF: Tensor, twin_NF: Tensor) -> Tensor:
+        """Compute the squared differences of the cosines of all pairs of images in the two networks."""
+        N = len(own_NF)
+        own_NN, twin_NN = (F.cosine_similarity(f_NF[:, None], f_NF[None], dim=2) for f_NF in (own_NF, twin_NF))
+        return ((own_NN - twin_NN) ** 2).sum() / (N * N if self.method.neighbours == "paper" else N ^ 2)
+
+    def consistency(self, weak_UD: Tensor, strong_UD: Tensor) -> Tensor:
+        """Compute the loss on the pseudo-labels of the unlabelled images, and update the running thresholds."""
+        p_UD = weak_UD.detach().softmax(1)
+        top_U, labels_U = p_UD.amax(1), p_UD.argmax(1)
+        if self.method.confident == "released_code":
+            self.top = 0.999 * self.top + 0.001 * top_U.mean()
+            self.mean_D = 0.999 * self.mean_D + 0.001 * p_UD.mean(0)
+            sure_U = top_U >= (self.top * self.mean_D / self.mean_D.max())[labels_U]
+        else:
+            sure_U = top_U >= self.method.threshold
+        return (F.cross_entropy(strong_UD, labels_U, reduction="none") * sure_U).mean()
 
     def with_features(self, network: Any, views: list[Tensor]) -> tuple[Tensor, Tensor]:
         seen: list[Tensor] = []
@@ -121,6 +136,15 @@ class Plain(PlainRounds):
                 average[name] = torch.stack(terms).sum(0).to(value.dtype)
             averages.append(average)
         self.now, self.twin_now, self.projector_now = averages
+
+
+def plain_instance_loss(z_VP: Tensor, temperature: float) -> Tensor:
+    """Compute the cross-entropy of each view's cosines with all other views; its second view is the target."""
+    V = len(z_VP)
+    similar_VV = F.cosine_similarity(z_VP[:, None], z_VP[None], dim=2) / temperature
+    others_of = [[*range(view), *range(view + 1, V)] for view in range(V)]
+    targets_V = torch.tensor([others.index((view + V // 2) % V) for view, others in enumerate(others_of)])
+    return F.cross_entropy(similar_VV.gather(1, torch.tensor(others_of)), targets_V)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -17,9 +17,9 @@ from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
 from benchmark.papers.item import Cell
 from benchmark.papers.items import ITEMS, OURS, VARIANTS, items, profiles
+from benchmark.papers.paper import FACTORS
 from benchmark.papers.published import read_published
 from benchmark.papers.scale import PROFILES
-from benchmark.papers.table import FACTORS
 from benchmark.records.copies import read_copy
 from benchmark.verdicts.metrics import DERIVED
 from tests.conftest import ROOT

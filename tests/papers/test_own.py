@@ -72,8 +72,10 @@ contrast = { "B/few" = 1, "A/few" = -1 }
 form     = "improves"
 """
 OLD_KEYS = {
-    **{"A/few": "999dfb988928e330", "A/more": "523154b38216945e"},
-    **{"B/few": "f85ab27a38684734", "B/more": "cbd012ff14380ba5"},
+    "A/few": "999dfb988928e330",
+    "A/more": "523154b38216945e",
+    "B/few": "f85ab27a38684734",
+    "B/more": "cbd012ff14380ba5",
 }
 OLD_CLAIM = "9b7671e69a14b39d"
 
@@ -128,7 +130,8 @@ def test_a_published_value_is_optional_and_moves_no_cell(mine, printed):
 
 def test_one_reader_reads_a_published_table_and_a_user_s(mine):
     """README's table and each published file are one type; what only one of them has is at its default in the other."""
-    published, own_file = read_published("semifl/tab4"), read_table(own_table())
+    published = read_published("semifl/tab4")
+    own_file = read_table(own_table())
     assert type(published) is type(own_file)
     assert (own_file.cells, own_file.source, published.fields) == ((), "", {})
     assert set(own_file.rows) == {"Mine", "SemiFL"} and own_file.fields["from"] == "arena/digits:FedSwitch/untuned"

@@ -44,13 +44,22 @@ def test_every_number_of_tables_1_3_6_and_8_is_transcribed_twice():
 # The rows of each table of four data sets at alpha .1, as published: our method -> where a second transcription has it.
 ROWS_AT_TENTH = {
     "tab4": {
-        **{"FixMatch-LPL": "Table 1", "LPL-ALL": "notes", "FixMatch-GPL": "Table 1", "GPL-ALL": "notes"},
-        **{"ICPL alone": "table5_icpl_alone", "ICPL-Top1": "notes", "ICPL-Top5": "notes"},
+        "FixMatch-LPL": "Table 1",
+        "LPL-ALL": "notes",
+        "FixMatch-GPL": "Table 1",
+        "GPL-ALL": "notes",
+        "ICPL alone": "table5_icpl_alone",
+        "ICPL-Top1": "notes",
+        "ICPL-Top5": "notes",
     },
     "tab5": {"PROTO": "notes", "PROTO-ALL": "notes", "PROTO-Labeled": "notes", "ICPL alone": "table5_icpl_alone"},
     "tab9": {
-        **{"FixMatch-LPL": "table9_fixmatch", "ProxyFL": "Table 1", "FedLabel": "Table 1", "SAGE": "Table 1"},
-        **{"FedLabel+ProxyFL": "notes", "SAGE+ProxyFL": "notes"},
+        "FixMatch-LPL": "table9_fixmatch",
+        "ProxyFL": "Table 1",
+        "FedLabel": "Table 1",
+        "SAGE": "Table 1",
+        "FedLabel+ProxyFL": "notes",
+        "SAGE+ProxyFL": "notes",
     },
 }
 
@@ -174,8 +183,17 @@ def test_figure_5a_shows_how_mild_its_alphas_are():
 
 # The points in which ProxyFL's paper and its code differ, by the review of its equations.
 POINTS = (
-    *("projections", "labelled_candidates", "margin", "confident_images", "candidate_weights", "similarity"),
-    *("contrast_mean", "consistency_mean", "contrast_views", "class_shares", "tuning_softmax"),
+    "projections",
+    "labelled_candidates",
+    "margin",
+    "confident_images",
+    "candidate_weights",
+    "similarity",
+    "contrast_mean",
+    "consistency_mean",
+    "contrast_views",
+    "class_shares",
+    "tuning_softmax",
 )
 
 
@@ -202,7 +220,8 @@ def test_figure_7_has_cells_of_tables_1_and_2(profile):
     tables = {cell.label: cell.cell_key for name in ("tab1", "tab2") for cell in item_of(f"sage/{name}", profile).cells}
     passes: dict[str, set[int]] = {}
     for cell in rows:
-        data, Q = str(cell.setting["data"]), int(cell.setting["Q"])
+        data = str(cell.setting["data"])
+        Q = int(cell.setting["Q"])
         passes.setdefault(data, set()).add(Q)
         assert cell.experiment.method.tuning_passes == Q
         if Q == 0:

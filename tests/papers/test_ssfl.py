@@ -100,7 +100,8 @@ def test_the_server_with_all_labels_trains_on_every_image_once_a_pass(profile):
     published = {cell.setting["data"] for cell in item.cells if cell.role == "published"}
     assert {cell.setting["data"] for cell in all_labels} == published
     for cell in all_labels:
-        e, same = cell.experiment, item.cell(f"{cell.setting['data']}/Grouping/N_s=1000").experiment
+        e = cell.experiment
+        same = item.cell(f"{cell.setting['data']}/Grouping/N_s=1000").experiment
         assert (e.method.images, e.data.label_setting, e.federation.K) == ("everyones", "everywhere", 1)
         assert replace(e.data, label_setting="server") == same.data and e.optimizer == same.optimizer
         assert (e.federation.T, e.federation.rounds) == (same.federation.T, same.federation.rounds)

@@ -13,9 +13,10 @@ from benchmark.optimizer import Cosine, Optimizer
 from benchmark.papers import published
 from benchmark.papers.item import Printed
 from benchmark.papers.items import ITEMS, WITH_SWITCHES, items
+from benchmark.papers.paper import Paper
 from benchmark.papers.published import read_published
 from benchmark.papers.scale import AUGMENTATIONS, PROFILES, Scale, alike, profile_of, tenth
-from benchmark.papers.table import SELECTIONS, Paper, item
+from benchmark.papers.table import SELECTIONS, item
 
 FILE = """
 paper = "toy"

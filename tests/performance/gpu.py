@@ -317,18 +317,18 @@ def _resident() -> int:
 
 def _at_once(engine: Engine) -> float:
     """Return how many jobs a step of the engine trained, on average."""
-    if not isinstance(engine, StackedEngine) or not engine.runner.seen.ticks:
+    if not isinstance(engine, StackedEngine) or not engine.runner.counts.ticks:
         return 1.0
-    return engine.runner.seen.steps / engine.runner.seen.ticks
+    return engine.runner.counts.steps / engine.runner.counts.ticks
 
 
 def _note(engine: Engine) -> str:
     """Return why jobs train one at a time, or are not recorded as a graph."""
     if not isinstance(engine, StackedEngine):
         return ""
-    seen = engine.runner.seen
-    alone = [f"{kind} one at a time: {reason}" for kind, reason in seen.reasons.items()]
-    launched = [f"{kind} not recorded: {reason}" for kind, reason in seen.not_recorded.items()]
+    counts = engine.runner.counts
+    alone = [f"{kind} one at a time: {reason}" for kind, reason in counts.reasons.items()]
+    launched = [f"{kind} not recorded: {reason}" for kind, reason in counts.not_recorded.items()]
     return "; ".join([*alone, *launched])
 
 

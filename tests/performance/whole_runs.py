@@ -115,7 +115,7 @@ class Train:
 
 
 def bare_steps(local: LocalModule, held: Sequence[LocalBatch]) -> None:
-    optimizer, draw = sgd_of(local.sgd, local.trainable), torch.Generator()
+    optimizer, draw = sgd_of(local.settings, local.trainable), torch.Generator()
     step = replace(local.step, private=copied(local.step.private), notes=copied(local.step.notes))
     for batch in held:
         optimizer.zero_grad(set_to_none=True)

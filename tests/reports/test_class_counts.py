@@ -10,8 +10,8 @@ from matplotlib.collections import LineCollection
 from benchmark.errors import DataError
 from benchmark.federated import environment
 from benchmark.methods.supervised_fl import SupervisedFL
+from benchmark.papers.computed import clients_of
 from benchmark.papers.item import Cell, Drawing, Item
-from benchmark.papers.table import clients_of
 from benchmark.records.collect import read_records
 from benchmark.records.run import run
 from benchmark.sharing.verify import data_faults

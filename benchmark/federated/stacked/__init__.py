@@ -10,7 +10,11 @@ once for all of them.
 * `tick` runs one local step of M jobs: `torch.func.vmap` over the method's own loss.
 * `optimizer` implements SGD and Adam for M jobs, with a norm, rate and step count per job.
 * `log` collects the reports of a group's steps and reads them once.
+* `asking` interrupts a `start` that requests a pass over images, `passes` makes the passes of all jobs together, and
+  `batch_norms` measures the statistics of their static norms.
 * `guard` compares the first step of each kind with the same jobs trained separately.
+* `examine` does this for the jobs of a round, and builds the networks of their groups.
+* `shared` has the state that runs share if they train together.
 * `runner` and `engine` train groups and rounds.
 * `together` trains the jobs of several runs of one cell as one, in one process.
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from benchmark.federated.stacked.layers import Masks
-from benchmark.federated.stacked.tick import Inputs, Results, State, Tick
+from benchmark.federated.stacked.tick import Inputs, Results, StackedState, Tick
 from benchmark.federated.stacked.trees import copy_into
 
 TOLERANCE = 1e-4  # relative; kernels of a GPU add in an order that varies
@@ -49,7 +49,7 @@ class Recording:
     """A recorded step of a group. `shapes` are the shapes of the dropout masks that it draws, in their order."""
 
     def __init__(
-        self, recorder: Recorder, tick: Tick, state: State, inputs: Inputs, shapes: Sequence["MaskShape"]
+        self, recorder: Recorder, tick: Tick, state: StackedState, inputs: Inputs, shapes: Sequence["MaskShape"]
     ) -> None:
         self._tick, self._state, self._shapes = tick, state, shapes
         self._inputs = with_tensor_rates(copied(inputs))

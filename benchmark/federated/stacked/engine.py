@@ -6,10 +6,11 @@ import torch
 
 from benchmark.federated.devices import engine_settings, memory_format, prepare_torch
 from benchmark.federated.environment import Environment
-from benchmark.federated.jobs import keeper_of
+from benchmark.federated.jobs import state_key_of
 from benchmark.federated.stacked.capture import cuda_graph
-from benchmark.federated.stacked.layers import lying
-from benchmark.federated.stacked.runner import GroupRunner, Shared
+from benchmark.federated.stacked.layers import in_memory_order
+from benchmark.federated.stacked.runner import GroupRunner
+from benchmark.federated.stacked.shared import Shared
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 from benchmark.streams import seed_globals
 
@@ -55,14 +56,14 @@ class StackedEngine:
         """
         outcomes: dict[int, Outcome] = {}
         for number, wave in enumerate(waves(jobs)):
-            privates = {index: kept.get(keeper_of(jobs[index])) for index in wave}
-            with lying(self._order):
+            privates = {index: kept.get(state_key_of(jobs[index])) for index in wave}
+            with in_memory_order(self._order):
                 done = self.trained({index: jobs[index] for index in wave}, round_number, privates)
             seed_globals(self._seed, "round", round_number, "trained", number)
             for index, outcome in done.items():
                 outcomes[index] = outcome
                 if outcome.private is not None:
-                    kept[keeper_of(jobs[index])] = outcome.private
+                    kept[state_key_of(jobs[index])] = outcome.private
         for index in range(len(jobs)):
             yield outcomes.pop(index)
 
@@ -76,8 +77,8 @@ class StackedEngine:
         self, jobs: Sequence[Job], round_number: int, kept: Mapping[str, Tree]
     ) -> Iterator[dict[str, Weights]]:
         """Yield the gradient of each job's loss at the weights that it begins with."""
-        privates = {index: kept.get(keeper_of(job)) for index, job in enumerate(jobs)}
-        with lying(self._order):
+        privates = {index: kept.get(state_key_of(job)) for index, job in enumerate(jobs)}
+        with in_memory_order(self._order):
             gradients = self.runner.gradients_of_all(dict(enumerate(jobs)), round_number, privates)
         seed_globals(self._seed, "round", round_number, "gradients")
         for index in range(len(jobs)):
@@ -85,16 +86,17 @@ class StackedEngine:
 
 
 def waves(jobs: Sequence[Job]) -> list[list[int]]:
-    """Divide the jobs, in order, so that no two jobs of a wave have the same state key.
+    """Divide the jobs, in order, so that no two jobs of a wave use the same client state.
 
     Jobs without client state are all in the first wave.
     """
     divided: list[list[int]] = []
     turn: dict[str, int] = {}
     for index, job in enumerate(jobs):
-        keeper, number = keeper_of(job), 0
+        state_key = state_key_of(job)
+        number = 0
         if not job.update.is_stateless:
-            number = turn[keeper] = turn.get(keeper, -1) + 1
+            number = turn[state_key] = turn.get(state_key, -1) + 1
         if number == len(divided):
             divided.append([])
         divided[number].append(index)

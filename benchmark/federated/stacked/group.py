@@ -6,6 +6,7 @@ Legend: M jobs, S of them in one step.
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,8 +17,8 @@ from benchmark.federated.batches import MOST_BYTES, BatchIterator, JobBatches, L
 from benchmark.federated.stacked.capture import CannotRepeat, MaskShape, NotedMasks, Recorder, Recording
 from benchmark.federated.stacked.kinds import Member, Signature, Uses, only, same_tensors, signature_of
 from benchmark.federated.stacked.layers import Masks
-from benchmark.federated.stacked.optimizer import Places, StackedOptimizer
-from benchmark.federated.stacked.tick import Inputs, Networks, Results, State, Tick
+from benchmark.federated.stacked.optimizer import StackedOptimizer, StackedWeights
+from benchmark.federated.stacked.tick import Inputs, JobNetworks, Results, StackedState, Tick
 from benchmark.federated.stacked.trees import row, stacked, stacked_each
 from benchmark.federated.trees import mapped
 from benchmark.methods.protocol import Tree, Weights
@@ -33,7 +34,7 @@ class Group:
 
     def __init__(
         self,
-        networks: Networks,
+        networks: JobNetworks,
         members: Sequence[Member],
         settings: Optimizer,
         uses: Uses,
@@ -46,9 +47,10 @@ class Group:
         self._shapes: dict[Signature, list[MaskShape]] = {}  # shapes of the dropout masks of a step
         self._recordings: dict[Signature, Recording] = {}
         self.why_not_recorded = "its steps read step.number" if recorder and uses.number else ""
-        self._update, self._members = members[0].job.update, members
+        self._update = members[0].job.update
+        self._members = members
         self.state = self._stacked(members)
-        self._parameters: Places = {}
+        self._parameters: StackedWeights = {}
         for name, network in networks.trainable.items():
             names = {tensor for tensor, parameter in network.named_parameters() if parameter.requires_grad}
             self._parameters[name] = only(self.state.trainable[name], names)
@@ -65,7 +67,7 @@ class Group:
         state.slots = self._optimizer_of(members).slots
         self.state.take_over(state)
 
-    def _stacked(self, members: Sequence[Member]) -> State:
+    def _stacked(self, members: Sequence[Member]) -> StackedState:
         locals_ = [member.local for member in members]
         frozen = stacked_each([local.frozen for local in locals_])
         received, private, notes = zip(*map(self._uses.of, members), strict=True)
@@ -73,7 +75,7 @@ class Group:
         if not self._is_used_again:  # entries that all jobs of a round share may differ in the next round
             shared = self._shared_by_all(received)
         apart = [without(tree, shared) for tree in received]
-        return State(
+        return StackedState(
             trainable=typed_as(self._networks.trainable, stacked_each([local.trainable for local in locals_])),
             frozen=typed_as(self._networks.frozen, frozen),
             slots={},
@@ -94,7 +96,8 @@ class Group:
 
     def _left_out(self, members: Sequence[Member]) -> dict[str, set[str]]:
         """Return the names of received entries, client state and notes that the steps do not use."""
-        uses, names = self._uses, defaultdict[str, set[str]](set)
+        uses = self._uses
+        names = defaultdict[str, set[str]](set)
         for member in members:
             names["received"] |= member.job.receives.keys() - uses.received
             names["private"] |= (member.local.private or {}).keys() - uses.private
@@ -131,7 +134,8 @@ class Group:
         try:
             return self._recorded_step(inputs, signature, self._recorder)
         except CannotRepeat as error:
-            results, reason = error.args[1], str(error.args[0])
+            results = error.args[1]
+            reason = str(error.args[0])
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # a step that cannot be recorded may raise any error
@@ -155,7 +159,7 @@ class Group:
     def _masks(self, jobs: Sequence[int]) -> Masks:
         return Masks([self._members[at].dropout for at in jobs])
 
-    def add_gradients(self, sums: Places, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]]) -> int:
+    def add_gradients(self, sums: StackedWeights, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]]) -> int:
         """Add the gradients of some of the jobs on one batch, times the batch size. Return the batch size."""
         size = max(len(next(iter(images.views.values()))) for images in batches[0][0].streams.values())
         inputs = self._inputs(jobs, batches, 0)
@@ -168,9 +172,9 @@ class Group:
         self.state.put(at_S, some)
         return size
 
-    def zeros(self) -> Places:
+    def zeros(self) -> StackedWeights:
         """Return zeros with the shapes of all parameters, for the sums of gradients."""
-        zeros: Places = mapped(self._parameters, torch.zeros_like)
+        zeros: StackedWeights = mapped(self._parameters, torch.zeros_like)
         return zeros
 
     def _rows(self, jobs: Sequence[int]) -> Tensor:
@@ -208,9 +212,9 @@ class Group:
         }
 
 
-def typed_as(networks: nn.ModuleDict, weight_sets: Mapping[str, Weights]) -> Places:
+def typed_as(networks: nn.ModuleDict, weight_sets: Mapping[str, Weights]) -> StackedWeights:
     """Return the weight sets with the types of their networks, like `load`."""
-    typed: Places = {}
+    typed: StackedWeights = {}
     for name, weights in weight_sets.items():
         own = networks[name].state_dict()
         typed[name] = {tensor: value.to(own[tensor].dtype) for tensor, value in weights.items()}
@@ -223,10 +227,10 @@ def first_batch(batches: JobBatches) -> list[LocalBatch]:
     return [next(iterator) for _ in range(batches.phases)]
 
 
-Step = list[dict[int, list[LocalBatch]]]
+BatchesOfStep = list[dict[int, list[LocalBatch]]]
 
 
-def in_lockstep(members: Sequence[Member]) -> Iterator[Step]:
+def in_lockstep(members: Sequence[Member]) -> Iterator[BatchesOfStep]:
     """Yield the batches of all jobs step by step, with the jobs' places in the group.
 
     Batches of equal sizes are yielded together. Each batch is repeated once for each loss of the update. A job that
@@ -265,6 +269,11 @@ def copy_of(generator: torch.Generator) -> torch.Generator:
     copied = torch.Generator()
     copied.set_state(generator.get_state())
     return copied
+
+
+def with_fresh_streams(member: Member) -> Member:
+    """Return the job with copies of its random streams, so that the job can be started again."""
+    return replace(member, draw=copy_of(member.draw), dropout=copy_of(member.dropout))
 
 
 def stacked_batches(batches: Sequence[LocalBatch]) -> dict[str, dict[str, Any]]:

@@ -186,7 +186,8 @@ def kept_by_layers(module: LocalModule) -> dict[str, Any]:
 @contextlib.contextmanager
 def fields_watched(module: LocalModule) -> Iterator[set[str]]:
     """Collect the fields with `repr=False` that the steps read. Jobs of one kind may differ in these fields."""
-    update, read = module.update, set[str]()
+    update = module.update
+    read = set[str]()
     hidden: set[str] = {part.name for part in fields(update) if not part.repr} if is_dataclass(update) else set()
     if not hidden or not hasattr(update, "__dict__"):
         yield read

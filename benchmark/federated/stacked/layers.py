@@ -61,7 +61,7 @@ _ORDER: ContextVar[torch.memory_format | None] = ContextVar("order", default=Non
 
 
 @contextlib.contextmanager
-def lying(order: torch.memory_format) -> Iterator[None]:
+def in_memory_order(order: torch.memory_format) -> Iterator[None]:
     """Set the memory order of images in stacked layers inside the context.
 
     Without this context the order is channels last on a CPU and contiguous on other devices.

@@ -17,16 +17,18 @@ from benchmark.optimizer import Optimizer
 EPSILON = 1e-8  # Adam's epsilon
 LEAST_NORM = 1e-6  # added to a norm before the division, as in torch.nn.utils.clip_grad_norm_
 
-Places = dict[str, Weights]  # weight set -> parameter -> (M, ...)
+StackedWeights = dict[str, Weights]  # weight set -> parameter -> (M, ...)
 
 
 class StackedOptimizer:
     """An optimizer of the weight sets of M jobs. `slots` are its tensors for each parameter, by name."""
 
-    def __init__(self, settings: Optimizer, weights: Places, momentum: Sequence[Mapping[str, Weights] | None]) -> None:
+    def __init__(
+        self, settings: Optimizer, weights: StackedWeights, momentum: Sequence[Mapping[str, Weights] | None]
+    ) -> None:
         """Start with the momentum of each job, in the form of `LocalModule.momentum_of`, or with zeros if None."""
         self._settings = settings
-        self.slots: dict[str, Places] = {}
+        self.slots: dict[str, StackedWeights] = {}
         self._stepped: set[tuple[str, str]] = set()  # parameters that have had a gradient, now or in earlier rounds
         names = ("exp_avg", "exp_avg_sq", "step") if settings.rule == "adam" else ("momentum_buffer",)
         for slot in names:
@@ -48,7 +50,13 @@ class StackedOptimizer:
         return zeros
 
     @torch.no_grad()
-    def step(self, weights: Places, gradients: Places, slots: Mapping[str, Places], rate_M: Tensor | float) -> None:
+    def step(
+        self,
+        weights: StackedWeights,
+        gradients: StackedWeights,
+        slots: Mapping[str, StackedWeights],
+        rate_M: Tensor | float,
+    ) -> None:
         """Take one step, in place. A parameter without a gradient does not change.
 
         `rate_M` is one rate, or one rate per job.
@@ -76,7 +84,8 @@ class StackedOptimizer:
     def _sgd(
         self, weights: list[Tensor], gradients: list[Tensor], kept: dict[str, list[Tensor]], rate_M: Tensor | float
     ) -> None:
-        settings, buffers = self._settings, kept["momentum_buffer"]
+        settings = self._settings
+        buffers = kept["momentum_buffer"]
         if not isinstance(rate_M, Tensor) or rate_M.dim() == 0:
             options: Any = {"weight_decay": settings.weight_decay, "momentum": settings.momentum, "lr": rate_M}
             options |= {"dampening": 0.0, "nesterov": settings.nesterov, "maximize": False, "is_first_step": False}
@@ -96,14 +105,16 @@ class StackedOptimizer:
     def _adam(
         self, weights: list[Tensor], gradients: list[Tensor], kept: dict[str, list[Tensor]], rate_M: Tensor | float
     ) -> None:
-        settings, beta_1 = self._settings, self._settings.momentum
+        settings = self._settings
+        beta_1 = settings.momentum
         if settings.weight_decay:
             gradients = list(torch._foreach_add(gradients, weights, alpha=settings.weight_decay))
         torch._foreach_add_(kept["step"], 1)
         torch._foreach_lerp_(kept["exp_avg"], gradients, 1 - beta_1)
         torch._foreach_mul_(kept["exp_avg_sq"], BETA_2)
         torch._foreach_addcmul_(kept["exp_avg_sq"], gradients, gradients, value=1 - BETA_2)
-        means, steps_PM = kept["exp_avg"], torch.stack(kept["step"]).double()  # P parameters
+        means = kept["exp_avg"]
+        steps_PM = torch.stack(kept["step"]).double()  # P parameters
         sizes_PM = (rate_M / (1 - beta_1**steps_PM)).to(means[0].dtype)
         scales_PM = (1 - BETA_2**steps_PM).sqrt().to(means[0].dtype)
         divisors = torch._foreach_sqrt(kept["exp_avg_sq"])

@@ -9,35 +9,23 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
-from torch import Tensor, nn
 
 from benchmark.errors import FsslError
-from benchmark.federated.batches import JobBatches, LocalBatch, key_names
+from benchmark.federated.batches import JobBatches, key_names
 from benchmark.federated.environment import Environment
-from benchmark.federated.jobs import TRAINED_ON, JobRunner, check_finite, holder_name
-from benchmark.federated.local import base_rate, concluded, empty_layers, module_class, pass_in_bfloat16
+from benchmark.federated.jobs import JobRunner, check_finite, holder_name
+from benchmark.federated.local import base_rate, concluded
 from benchmark.federated.machine import failures_named
-from benchmark.federated.stacked.capture import Recorder
-from benchmark.federated.stacked.group import Group, copy_of, first_batch, in_lockstep
-from benchmark.federated.stacked.guard import (
-    Alone,
-    CannotStack,
-    Findings,
-    alone,
-    batch_in_double,
-    compare,
-    first_images,
-    in_double,
-    reason_of,
-)
-from benchmark.federated.stacked.kinds import Kind, Member, Uses, kind_of, signature_of
-from benchmark.federated.stacked.layers import DROPOUT, with_rules
+from benchmark.federated.stacked.asking import Answer, AskingReader, NotReadYet, Read
+from benchmark.federated.stacked.examine import Examination
+from benchmark.federated.stacked.group import Group, in_lockstep, with_fresh_streams
+from benchmark.federated.stacked.kinds import Kind, Member, Uses, kind_of
 from benchmark.federated.stacked.log import Log, Reported
-from benchmark.federated.stacked.reading import Answer, AskingReader, NotReadYet, Passes, Read
-from benchmark.federated.stacked.tick import Networks
+from benchmark.federated.stacked.passes import Passes
+from benchmark.federated.stacked.shared import Counts, Shared
 from benchmark.federated.stacked.trees import LeftOut, Shape, row, with_own_memory
 from benchmark.federated.trees import copied, floating, mapped, moved, read_at_once, sums_of, with_own_leaves
 from benchmark.methods.calls import Marks, finished, marks_of, refuse_change
@@ -54,58 +42,12 @@ FLOPS_PER_TICK = 250e9
 MOST_RECORDED = 8  # groups that keep their memory for later jobs
 
 
-@dataclass(kw_only=True)
-class Seen:
-    """Counts of the jobs that were trained in each way, for tests and messages."""
-
-    ticks: int = 0
-    compared: int = 0  # steps that the guard compared
-    steps: int = 0  # local steps of all jobs in these ticks
-    together: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # jobs by kind
-    alone: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    reasons: dict[str, str] = field(default_factory=dict)  # why a kind trains one job at a time
-    not_recorded: dict[str, str] = field(default_factory=dict)  # why a kind's steps are not recorded
-
-
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainedJob:
     """A job that has been trained, and the loss of each of its local steps and phases."""
 
     outcome: Outcome
     losses: Sequence[float] = ()
-
-
-@dataclass(kw_only=True, eq=False)
-class Shared:
-    """The state that runs share if their jobs train together: findings on kinds, groups, networks and images."""
-
-    most: int | None = None  # jobs in one step; if None, the largest number within `FLOPS_PER_TICK` and memory
-    recorder: Recorder | None = None  # records steps as graphs; with None, steps are not recorded
-    groups: dict[tuple[object, ...], Group] = field(default_factory=dict)  # groups that reuse their memory
-    networks: dict[tuple[object, ...], Networks] = field(default_factory=dict)
-    findings: dict[Kind, Findings | None] = field(default_factory=dict)
-    seen: Seen = field(default_factory=Seen)
-    passes: Passes = field(default_factory=Passes)  # passes over images for `start`
-    images: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by id: a tensor and its copy on the device
-
-    def on_device(self, environment: Environment, device: torch.device) -> Environment:
-        """Return the run's environment with its training images on the device.
-
-        Runs that loaded the same images share one copy.
-        """
-        tensors = {name: getattr(environment.data, name) for name in TRAINED_ON}
-        there: dict[str, Any] = {}
-        for name, tensor in tensors.items():
-            if tensor is not None:
-                if id(tensor) not in self.images:
-                    self.images[id(tensor)] = tensor, moved(tensor, device)
-                there[name] = self.images[id(tensor)][1]
-        return replace(environment, data=replace(environment.data, **there))
-
-    @property
-    def least(self) -> int:
-        """Return the smallest size of a group. Recorded steps are faster even for a single job."""
-        return 1 if self.recorder else 2
 
 
 @dataclass(kw_only=True, eq=False)
@@ -116,7 +58,7 @@ class Request:
     jobs: Mapping[int, Job]
     round: int
     privates: Mapping[int, Tree | None]
-    trained: dict[int, Trained] = field(default_factory=dict)
+    trained: dict[int, TrainedJob] = field(default_factory=dict)
     waiting: dict[int, Member] = field(default_factory=dict)  # started jobs that train separately
     error: BaseException | None = None  # ends the run
 
@@ -145,9 +87,9 @@ def train_together(requests: Sequence[Request]) -> None:
             owners.append((request, index))
     lead.start_together(starts)
     for kind, members in _kinds(starts, owners).items():
-        compared = lead.seen.compared
+        compared = lead.counts.compared
         groups = lead.groups(kind, members)
-        if compared == lead.seen.compared:  # if not, the guard has called the methods' code with these jobs
+        if compared == lead.counts.compared:  # if not, the guard has called the methods' code with these jobs
             _let_wait(members, groups, owners)
         for group in groups:
             for place, trained in lead.together(kind, group, lead.train).items():
@@ -176,7 +118,7 @@ def _kinds(starts: Sequence["Start"], owners: Sequence[tuple[Request, int]]) -> 
             except Exception as error:
                 request.error = error
         elif request.error is None and isinstance(start.result, Outcome):
-            request.trained[index] = Trained(outcome=start.result)
+            request.trained[index] = TrainedJob(outcome=start.result)
     for kind, members in list(kinds.items()):
         kinds[kind] = [member for member in members if owners[member.index][0].error is None]
     return {kind: members for kind, members in kinds.items() if members}
@@ -193,17 +135,17 @@ def _let_wait(
             request.waiting[index] = member
 
 
-Begun: TypeAlias = Member | Outcome  # a job to train, or the outcome of a job with nothing to train
+MemberOrOutcome: TypeAlias = Member | Outcome  # a job to train, or the outcome of a job with nothing to train
 
 
 @dataclass(kw_only=True, eq=False)
 class Start:
     """A job's `start`. It is called again until it requests no further passes over images."""
 
-    begin: Callable[[Sequence[Answer]], Begun | Read]  # its argument: the answers to earlier requests
+    begin: Callable[[Sequence[Answer]], MemberOrOutcome | Read]  # its argument: the answers to earlier requests
     answers: list[Answer] = field(default_factory=list)
     read: Read | None = None  # the pass that it requests now
-    result: Begun | None = None
+    result: MemberOrOutcome | None = None
     error: Exception | None = None
 
     def call(self) -> None:
@@ -226,10 +168,11 @@ class GroupRunner(JobRunner):
     def __init__(self, environment: Environment, *, device: str = "cpu", shared: Shared | None = None) -> None:
         self._shared = shared or Shared()
         super().__init__(self._shared.on_device(environment, torch.device(device)), device=device)
+        self.examination = Examination(self._shared, environment.experiment, self._device)
 
     @property
-    def seen(self) -> Seen:
-        return self._shared.seen
+    def counts(self) -> Counts:
+        return self._shared.counts
 
     @property
     def passes(self) -> Passes:
@@ -251,13 +194,13 @@ class GroupRunner(JobRunner):
         """Train the jobs that are in no group, and check all jobs. Raise the same errors as `run`."""
         for index, job in request.jobs.items():
             if index not in request.trained:
-                self.seen.alone[type(job.update).__name__] += 1
+                self.counts.alone[type(job.update).__name__] += 1
                 member = request.waiting.pop(index, None)
                 if member is None:
                     outcome = self.run(job, request.round, copied(request.privates[index]))
                 else:
                     outcome = self._resumed(member, request.round)
-                request.trained[index] = Trained(outcome=outcome)
+                request.trained[index] = TrainedJob(outcome=outcome)
         for index, job in request.jobs.items():
             refuse_change(job.update, "local work", "what it received", received[index], job.receives)
         self._check_finite(request.jobs, request.trained, request.round)
@@ -271,7 +214,7 @@ class GroupRunner(JobRunner):
         check_finite(outcome, losses, member.job, round_number)
         return outcome
 
-    def _check_finite(self, jobs: Mapping[int, Job], trained: Mapping[int, Trained], round_number: int) -> None:
+    def _check_finite(self, jobs: Mapping[int, Job], trained: Mapping[int, TrainedJob], round_number: int) -> None:
         """Raise Diverged for the first job with a value that is not finite. Wait only once for the device."""
         outcomes = {index: trained[index].outcome for index in jobs}
         parts = [(outcome.sends, outcome.private or {}) for outcome in outcomes.values()]
@@ -311,7 +254,7 @@ class GroupRunner(JobRunner):
         """Return a job's `start`, which is not called yet. `place` is its number among the jobs that start together."""
         job, private = request.jobs[index], request.privates[index]
 
-        def begin(answers: Sequence[Answer]) -> Begun | Read:
+        def begin(answers: Sequence[Answer]) -> MemberOrOutcome | Read:
             with failures_named(holder_name(job.key.client), request.round):
                 return self._begin(place, job, request.round, with_own_leaves(private), purpose, answers)
 
@@ -338,7 +281,7 @@ class GroupRunner(JobRunner):
         private: Tree | None,
         purpose: str,
         answers: Sequence[Answer],
-    ) -> Begun | Read:
+    ) -> MemberOrOutcome | Read:
         """Call the job's `start`.
 
         Return the job to train, its outcome if it has nothing to train, or the pass that it requests.
@@ -384,13 +327,15 @@ class GroupRunner(JobRunner):
         """Return the reader of a job's `start`, or None if the job makes its passes itself."""
         if self._is_own(job):
             return None
-        draw, network = self._stream_of_start(job, round_number, purpose), self._network(job.network)
-        holder, environment = job.key.client, self._environment
+        draw = self._stream_of_start(job, round_number, purpose)
+        network = self._network(job.network)
+        holder = job.key.client
+        environment = self._environment
         return AskingReader(environment, network, holder, round_number, draw, job.network, answers)
 
     def groups(self, kind: Kind, members: Sequence[Member]) -> list[list[Member]]:
         """Divide jobs of one kind into groups that train together. A job that is in no group trains separately."""
-        findings = self._examined(kind, members) if len(members) >= self._shared.least else None
+        findings = self.examination.findings_of(kind, members) if len(members) >= self._shared.least else None
         if findings is None:
             return []
         most = self._shared.most or int(FLOPS_PER_TICK // max(1, findings.flops))
@@ -404,114 +349,6 @@ class GroupRunner(JobRunner):
         for same in by_shape.values():
             groups += [same[first : first + most] for first in range(0, len(same), most)]
         return [group for group in groups if len(group) >= self._shared.least]
-
-    def _examined(self, kind: Kind, members: Sequence[Member]) -> Findings | None:
-        """Return the findings of the first step of the kind, or None if its jobs cannot train together."""
-        findings, is_known = self._shared.findings, kind in self._shared.findings
-        try:
-            known = findings[kind] if is_known else self._compared(members)
-            if known is not None:
-                self._compare_sizes(known, members)
-            findings[kind] = known
-        except (FsslError, torch.OutOfMemoryError):  # the job that causes it raises it again when it trains by itself
-            return None
-        except Exception as error:  # a method's code may raise any error under `vmap`
-            self._refuse(kind, error)
-        return findings[kind]
-
-    def _refuse(self, kind: Kind, error: Exception) -> None:
-        """Train the jobs of this kind one at a time from now on, and print one warning with the reason."""
-        self._shared.findings[kind] = None
-        if kind.name not in self.seen.reasons:
-            reason = self.seen.reasons[kind.name] = reason_of(error, kind)
-            warnings.warn(f"{kind.name}: its jobs train one at a time ({reason})", stacklevel=2)
-
-    def _compared(self, members: Sequence[Member]) -> Findings:
-        """Take the first step of two jobs separately and together, in float64. Raise CannotStack if the steps differ.
-
-        The two jobs have batches of the same sizes. If there is only one such job, it is used twice.
-        """
-        firsts = [first_batch(member.batches) for member in members[:8]]
-        signatures = [signature_of(batches[0]) for batches in firsts]
-        last = max(at for at, signature in enumerate(signatures) if signature == signatures[0])
-        findings = self._compared_on([members[0], members[last]], [firsts[0], firsts[last]])
-        findings.sizes.add(members[0].batches.sizes()[0])
-        return findings
-
-    def _compare_sizes(self, findings: Findings, members: Sequence[Member]) -> None:
-        """Compare a step for each new batch size, such as the size of incomplete last batches.
-
-        The step uses the first images of the jobs' first batches. Raise CannotStack like `_compared`.
-        """
-        largest = [member.batches.sizes()[0] for member in members]
-        wanted: set[tuple[int, ...]] = set()
-        for member in members:
-            wanted.update(member.batches.sizes())
-        for sizes in sorted(wanted - findings.sizes):
-            able = []
-            for member, most in zip(members, largest, strict=True):
-                if all(size <= most_of_stream for size, most_of_stream in zip(sizes, most, strict=True)):
-                    able.append(member)
-            two = [able[0], able[-1]][: len(able)]
-            batches = []
-            for member in two:
-                batches.append([first_images(batch, sizes) for batch in first_batch(member.batches)])
-            if signature_of(batches[0][0]) != signature_of(batches[-1][0]):
-                two, batches = two[:1], batches[:1]
-            self._compared_on(two, batches)
-            findings.sizes.add(sizes)
-
-    def _compared_on(self, two: Sequence[Member], batches: Sequence[Sequence[LocalBatch]]) -> Findings:
-        """Take a step of one or two jobs on these batches separately and together. Raise CannotStack if they differ."""
-        self.seen.compared += 1
-        batches = [list(map(batch_in_double, of_job)) for of_job in batches]
-        singles = [self._alone(member, batch) for member, batch in zip(two, batches, strict=True)]
-        uses = singles[0].uses.joined(singles[-1].uses)
-        twice = uses.in_two_places(two[0])
-        if twice is not None:
-            raise CannotStack(f"{twice!r} is in two entries of its client state and notes; make a copy")
-        if uses.shape(two[0]) != uses.shape(two[-1]):
-            two, batches, singles = two[:1], batches[:1], singles[:1]
-        doubles = [in_double(with_fresh_streams(member)) for member in two]
-        group = Group(self._networks_for(two[0], double=True), doubles, self.settings, uses, self._device)
-        results = group.step(range(len(two)), batches, 0)
-        for at, single in enumerate(singles):
-            compare(single.results, group.results_of(at, results))
-        return Findings(uses=uses, flops=singles[0].flops)
-
-    def _alone(self, member: Member, batches: Sequence[LocalBatch]) -> Alone:
-        member = in_double(with_fresh_streams(member))
-        # The network's own layers; only dropout on a GPU is replaced, so that its masks are drawn from the job's
-        # stream.
-        rules = {} if self._device.type == "cpu" else DROPOUT
-        network = with_rules(member.prototype(), rules).double()
-        settings, job = self.settings, member.job
-        module = module_class(job)(job, member.local, network, settings, member.rate_at)
-        module.draw = member.draw
-        return alone(module, batches, member.dropout)
-
-    def _networks_for(self, member: Member, *, double: bool = False) -> Networks:
-        local = member.local
-        key = (member.job.network, tuple(local.trainable), tuple(local.frozen), local.layers, double)
-        if key not in self._shared.networks or member.has_own_network:
-            trainable = {
-                name: self._network_of(member, name, weights, double) for name, weights in local.trainable.items()
-            }
-            frozen = {name: self._network_of(member, name, weights, double) for name, weights in local.frozen.items()}
-            self._shared.networks[key] = Networks(nn.ModuleDict(trainable), nn.ModuleDict(frozen))
-        networks = self._shared.networks[key]
-        networks.trainable.train()
-        networks.frozen.eval()
-        return networks
-
-    def _network_of(self, member: Member, name: str, weights: Weights, double: bool) -> nn.Module:
-        if name in member.local.layers:
-            layers = empty_layers(weights)
-            return layers.double() if double else layers
-        network = with_rules(member.prototype())
-        if self._environment.experiment.precision == "bf16" and not double:
-            pass_in_bfloat16(network)
-        return network.double() if double else network
 
     def together(
         self, kind: Kind, members: list[Member], work: Callable[[Kind, Sequence[Member], Uses], dict[int, Result]]
@@ -533,13 +370,14 @@ class GroupRunner(JobRunner):
         except FsslError:  # the job that causes it raises it again when it trains by itself
             return {}
         except Exception as error:  # a step after the guard's, such as one with a different batch size
-            self._refuse(kind, error)
+            self.examination.refuse(kind, error)
             return {}
         return self.together(kind, members[:half], work) | self.together(kind, members[half:], work)
 
     def _group(self, kind: Kind, members: Sequence[Member], uses: Uses) -> Group:
         """Return a group of these jobs. With a recorder, the memory of an earlier group is reused."""
-        networks, recorder = self._networks_for(members[0]), self._shared.recorder
+        networks = self.examination.networks_for(members[0])
+        recorder = self._shared.recorder
         if recorder is None or members[0].has_own_network:
             return Group(networks, members, self.settings, uses, self._device)
         key = (kind, uses.shape(members[0]), len(members))
@@ -552,32 +390,34 @@ class GroupRunner(JobRunner):
             groups[key] = Group(networks, members, self.settings, uses, self._device, recorder)
         return groups[key]
 
-    def train(self, kind: Kind, members: Sequence[Member], uses: Uses) -> dict[int, Trained]:
+    def train(self, kind: Kind, members: Sequence[Member], uses: Uses) -> dict[int, TrainedJob]:
         group = self._group(kind, members, uses)
-        log, number = Log(), 0
+        log = Log()
+        number = 0
         for alike in in_lockstep(members):
             for some in alike:
                 results = group.step(list(some), list(some.values()), number)
                 log.add(list(some), results, [batches[0].truth_N for batches in some.values()])
-                self.seen.ticks += 1
-                self.seen.steps += len(some)
+                self.counts.ticks += 1
+                self.counts.steps += len(some)
             number += len(members[0].job.update.phases)
-        self.seen.together[kind.name] += len(members)
-        if group.why_not_recorded and kind.name not in self.seen.not_recorded:
-            self.seen.not_recorded[kind.name] = group.why_not_recorded
+        self.counts.together[kind.name] += len(members)
+        if group.why_not_recorded and kind.name not in self.counts.not_recorded:
+            self.counts.not_recorded[kind.name] = group.why_not_recorded
             warnings.warn(f"{kind.name}: its steps are not recorded ({group.why_not_recorded})", stacklevel=2)
         reported = log.of_each(len(members))
         outcomes = [self._concluded(member, group, at, reported[at]) for at, member in enumerate(members)]
         left = [{"sends": outcome.sends, "private": outcome.private} for outcome in outcomes]
         trees = with_own_memory(left, group.state.trees())
         return {
-            member.index: Trained(outcome=replace(outcome, **tree), losses=part.losses)
+            member.index: TrainedJob(outcome=replace(outcome, **tree), losses=part.losses)
             for member, outcome, tree, part in zip(members, outcomes, trees, reported, strict=True)
         }
 
     def _gradients(self, kind: Kind, members: Sequence[Member], uses: Uses) -> dict[int, dict[str, Weights]]:
-        group = Group(self._networks_for(members[0]), members, self.settings, uses, self._device)
-        sums, images = group.zeros(), [0] * len(members)
+        group = Group(self.examination.networks_for(members[0]), members, self.settings, uses, self._device)
+        sums = group.zeros()
+        images = [0] * len(members)
         for alike in in_lockstep(members):
             for some in alike:
                 size = group.add_gradients(sums, list(some), list(some.values()))
@@ -587,10 +427,12 @@ class GroupRunner(JobRunner):
 
     def _concluded(self, member: Member, group: Group, at: int, reported: Reported) -> Outcome:
         """Call the job's `finish` with its rows, and with the generator states of a job that trains separately."""
-        local, left = replace(member.local), group.state
+        local = replace(member.local)
+        left = group.state
         local.trainable = {name: row(tensors, at) for name, tensors in left.trainable.items()}
         local.frozen = {name: row(tensors, at) for name, tensors in left.frozen.items()}
-        local.momentum, local.steps = group.optimizer.brought_back(at), len(member.batches)
+        local.momentum = group.optimizer.brought_back(at)
+        local.steps = len(member.batches)
         local.notes = {**local.notes, **row(left.notes, at)}
         if left.added - local.notes.keys():
             local.notes = LeftOut(local.notes, left.added)  # `finish` may request them, which raises an error
@@ -605,8 +447,3 @@ class GroupRunner(JobRunner):
 def means_of(sums: dict[str, Weights], images: int) -> dict[str, Weights]:
     means: dict[str, Weights] = mapped(sums, lambda total: total / images)
     return means
-
-
-def with_fresh_streams(member: Member) -> Member:
-    """Return the job with copies of its random streams, so that the job can be started again."""
-    return replace(member, draw=copy_of(member.draw), dropout=copy_of(member.dropout))

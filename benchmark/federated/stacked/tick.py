@@ -1,13 +1,14 @@
 """Take one local step of M jobs: each loss of one batch in turn, with its optimizer step and `after_step`.
 
 `vmap` calls the update's own functions with the tensors of one job, so a method is written for a single job.
-Everything that a step changes is in `State` and is changed in place.
+Everything that a step changes is in `StackedState` and is changed in place.
 
 Legend: M jobs.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,19 +19,19 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from benchmark.federated.stacked.layers import Masks, drawing
-from benchmark.federated.stacked.optimizer import Places, StackedOptimizer
+from benchmark.federated.stacked.optimizer import StackedOptimizer, StackedWeights
 from benchmark.federated.stacked.trees import CannotStack, LeftOut, copy_into, put_rows, refuse_other_kind, rows
 from benchmark.methods.calls import loss_of
 from benchmark.methods.protocol import Batch, LocalUpdate, Step, Tree
 
 
 @dataclass(kw_only=True)
-class State:
+class StackedState:
     """The tensors of M jobs, with one row per job."""
 
-    trainable: Places  # parameters and buffers of each weight set
-    frozen: Places
-    slots: dict[str, Places]  # tensors of the optimizer
+    trainable: StackedWeights  # parameters and buffers of each weight set
+    frozen: StackedWeights
+    slots: dict[str, StackedWeights]  # tensors of the optimizer
     # The following fields contain only entries that the steps use.
     private: Tree
     notes: Tree
@@ -43,13 +44,13 @@ class State:
         """Return the trees that have rows."""
         return {name: tree for name, tree in vars(self).items() if name not in ("shared", "left_out", "added")}
 
-    def take_over(self, other: "State") -> None:
+    def take_over(self, other: "StackedState") -> None:
         """Copy the values of a state with the same shapes into the tensors of this one."""
         assert not self.shared and not other.shared  # shared tensors belong to the jobs of one round
         copy_into(self.trees(), other.trees())
         self.left_out = other.left_out
 
-    def of(self, at_S: Tensor) -> "State":
+    def of(self, at_S: Tensor) -> "StackedState":
         """Return the state of some of the jobs, as a copy."""
         some = {name: rows(tree, at_S) for name, tree in self.trees().items()}
         return replace(self, **some)
@@ -58,13 +59,13 @@ class State:
         """Return the tree as a mapping that raises an error if an entry is requested that was left out."""
         return LeftOut(tree, self.left_out[name]) if self.left_out.get(name) else tree
 
-    def put(self, at_S: Tensor, some: "State") -> None:
+    def put(self, at_S: Tensor, some: "StackedState") -> None:
         """Copy the state of some of the jobs back to their rows."""
         for name, tree in self.trees().items():
             put_rows(tree, at_S, getattr(some, name))
 
 
-def keep_in_place(state: State, begun: State) -> None:
+def keep_in_place(state: StackedState, begun: StackedState) -> None:
     """Copy client state and notes into the tensors that a step began with.
 
     Notes that a step adds are dropped, since they last only from loss to loss of the same batch; `added` has their
@@ -85,7 +86,7 @@ def keep_in_place(state: State, begun: State) -> None:
         setattr(state, name, before)
 
 
-class Networks(nn.Module):
+class JobNetworks(nn.Module):
     """The networks of one job's weight sets. They have no weights of their own: each call receives the weights."""
 
     def __init__(self, trainable: nn.ModuleDict, frozen: nn.ModuleDict) -> None:
@@ -112,7 +113,7 @@ class Inputs:
 class Tick:
     """Takes local steps of the jobs of one group."""
 
-    def __init__(self, update: LocalUpdate, networks: Networks, optimizer: StackedOptimizer) -> None:
+    def __init__(self, update: LocalUpdate, networks: JobNetworks, optimizer: StackedOptimizer) -> None:
         self._update, self._networks, self._optimizer = update, networks, optimizer
         self._changes = type(update).after_step is not LocalUpdate.after_step
         self._parameters: dict[str, list[str]] = {}
@@ -120,7 +121,7 @@ class Tick:
             trained = [tensor for tensor, parameter in network.named_parameters() if parameter.requires_grad]
             self._parameters[name] = trained
 
-    def take(self, state: State, inputs: Inputs, masks: Masks) -> Results:
+    def take(self, state: StackedState, inputs: Inputs, masks: Masks) -> Results:
         """Take one step, and change `state` in place."""
         results: Results = []
         begun = replace(state)
@@ -133,12 +134,12 @@ class Tick:
             if self._changes:
                 with torch.no_grad():
                     number = inputs.number + phase + 1
-                    self._of_each(self._update.after_step, state, state.trainable, inputs, phase, number)
+                    self._for_all_jobs(self._update.after_step, state, state.trainable, inputs, phase, number)
             results.append((loss_M.detach(), {name: value.detach() for name, value in aux.items()}))
         keep_in_place(state, begun)
         return results
 
-    def gradients(self, state: State, inputs: Inputs, masks: Masks) -> Iterator[Places]:
+    def gradients(self, state: StackedState, inputs: Inputs, masks: Masks) -> Iterator[StackedWeights]:
         """Yield the gradient of each loss in turn at the present weights, without taking a step."""
         begun = replace(state)
         weights = self._with_gradients(state)
@@ -148,27 +149,27 @@ class Tick:
             yield self._gradients(loss_M, weights, keeps_graph=phase < last)
         keep_in_place(state, begun)
 
-    def _with_gradients(self, state: State) -> Places:
+    def _with_gradients(self, state: StackedState) -> StackedWeights:
         """Return the parameters as leaves of a new graph. They share the memory of the state."""
-        weights: Places = {}
+        weights: StackedWeights = {}
         for name, tensors in self._parameters.items():
             here = state.trainable[name]
             weights[name] = {tensor: here[tensor].detach().requires_grad_() for tensor in tensors}
         return weights
 
-    def _gradients(self, loss_M: Tensor, weights: Places, keeps_graph: bool) -> Places:
+    def _gradients(self, loss_M: Tensor, weights: StackedWeights, keeps_graph: bool) -> StackedWeights:
         """Return the gradient (M, ...) of each parameter that the loss depends on."""
         places = [(name, tensor) for name, some in weights.items() for tensor in some]
         leaves = [weights[name][tensor] for name, tensor in places]
         found = torch.autograd.grad(loss_M.sum(), leaves, allow_unused=True, retain_graph=keeps_graph)
-        gradients: Places = {name: {} for name in weights}
+        gradients: StackedWeights = {name: {} for name in weights}
         for (name, tensor), gradient in zip(places, found, strict=True):
             if gradient is not None:
                 gradients[name][tensor] = gradient
         return gradients
 
     def _loss(
-        self, state: State, weights: Places, inputs: Inputs, phase: int, number: int, masks: Masks
+        self, state: StackedState, weights: StackedWeights, inputs: Inputs, phase: int, number: int, masks: Masks
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         trainable = {name: {**tensors, **weights[name]} for name, tensors in state.trainable.items()}
 
@@ -177,17 +178,23 @@ class Tick:
             return loss, dict(aux)
 
         with drawing(masks):
-            loss_M, aux = self._of_each(loss, state, trainable, inputs, phase, number)
+            loss_M, aux = self._for_all_jobs(loss, state, trainable, inputs, phase, number)
         return loss_M, aux
 
-    def _of_each(
-        self, function: Callable[[Step], Any], state: State, trainable: Places, inputs: Inputs, phase: int, number: int
+    def _for_all_jobs(
+        self,
+        function: Callable[[Step], Any],
+        state: StackedState,
+        trainable: StackedWeights,
+        inputs: Inputs,
+        phase: int,
+        number: int,
     ) -> Any:
         """Call a function of one job's step for all jobs at once, and return its result.
 
         Changes of `private` and `notes` are written into `state`.
         """
-        given = {
+        arguments = {
             "weights": {"trainable": trainable, "frozen": state.frozen},
             "received": state.received,
             "private": state.private,
@@ -195,42 +202,62 @@ class Tick:
             "batch": inputs.batch,
             "drawn": inputs.drawn[phase],
         }
-        leaves, layout = tree_flatten(given)
-        is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
+        leaves, layout = tree_flatten(arguments)
         outcome = _Flat()
 
-        def one(*tensors: Tensor) -> list[Tensor]:
-            values = iter(tensors)
-            mixed = [next(values) if tensor else leaf for leaf, tensor in zip(leaves, is_tensor, strict=True)]
-            job = tree_unflatten(mixed, layout)
-            named = dict(_named(job["weights"]))
-
-            def call(trainable: nn.ModuleDict, frozen: nn.ModuleDict) -> Any:
-                step = Step(
-                    trainable=trainable,
-                    frozen=frozen,
-                    batch={stream: Batch(**fields) for stream, fields in job["batch"].items()},
-                    drawn=job["drawn"],
-                    received=state.without("received", {**state.shared, **job["received"]}),
-                    private=state.without("private", job["private"]),
-                    notes=state.without("notes", job["notes"]),
-                    number=number,
-                )
-                result = function(step)
-                trees = [tree.plain() if isinstance(tree, LeftOut) else tree for tree in (step.private, step.notes)]
-                return result, *trees
-
-            given = dict(named)
-            result = functional_call(self._networks, named, (call,))
-            replaced = [name for name, tensor in named.items() if tensor is not given[name]]
-            if replaced:
-                raise CannotStack(f"its network replaces {replaced[0]!r}; change it in place, by `copy_`")
+        def one_job(*tensors: Tensor) -> list[Tensor]:
+            job = tree_unflatten(_with_tensors(leaves, tensors), layout)
+            weights = dict(_named(job["weights"]))
+            before = dict(weights)
+            call = partial(_call_with_step, function, state, job, number)
+            result = functional_call(self._networks, weights, (call,))
+            _refuse_replaced(before, weights)
             return outcome.flattened(result)
 
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         with OperationsWithRules():
-            result, state.private, state.notes = outcome.restored(vmap(one)(*tensors))
+            result, state.private, state.notes = outcome.restored(vmap(one_job)(*tensors))
         return result
+
+
+def _with_tensors(leaves: Sequence[Any], tensors: Sequence[Tensor]) -> list[Any]:
+    """Return the leaves with these tensors in place of the tensors among them."""
+    values = iter(tensors)
+    return [next(values) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+
+
+def _call_with_step(
+    function: Callable[[Step], Any],
+    state: StackedState,
+    job: Mapping[str, Any],
+    number: int,
+    trainable: nn.ModuleDict,
+    frozen: nn.ModuleDict,
+) -> tuple[Any, Tree, Tree]:
+    """Call the function with the step of one job. Return its result, and the client state and notes that it leaves."""
+    step = Step(
+        trainable=trainable,
+        frozen=frozen,
+        batch={stream: Batch(**fields) for stream, fields in job["batch"].items()},
+        drawn=job["drawn"],
+        received=state.without("received", {**state.shared, **job["received"]}),
+        private=state.without("private", job["private"]),
+        notes=state.without("notes", job["notes"]),
+        number=number,
+    )
+    result = function(step)
+    return result, _plain(step.private), _plain(step.notes)
+
+
+def _plain(tree: Tree) -> Tree:
+    return tree.plain() if isinstance(tree, LeftOut) else tree
+
+
+def _refuse_replaced(before: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Raise CannotStack if a network has replaced a tensor instead of changing it in place."""
+    for name, tensor in weights.items():
+        if tensor is not before[name]:
+            raise CannotStack(f"its network replaces {name!r}; change it in place, by `copy_`")
 
 
 class _Flat:
@@ -335,8 +362,8 @@ REPLACED: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def _named(weights: Mapping[str, Places]) -> Iterator[tuple[str, Tensor]]:
-    """Yield all tensors by their names in `Networks`."""
+def _named(weights: Mapping[str, StackedWeights]) -> Iterator[tuple[str, Tensor]]:
+    """Yield all tensors by their names in `JobNetworks`."""
     for kind, sets in weights.items():
         for name, tensors in sets.items():
             for tensor, value in tensors.items():

@@ -15,7 +15,8 @@ from benchmark.experiment import Experiment
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.stacked.capture import cuda_graph
 from benchmark.federated.stacked.engine import StackedEngine
-from benchmark.federated.stacked.runner import Request, Shared, train_together
+from benchmark.federated.stacked.runner import Request, train_together
+from benchmark.federated.stacked.shared import Shared
 from benchmark.methods.protocol import Job, Outcome, Tree
 
 Result = TypeVar("Result")

@@ -1,8 +1,4 @@
-"""Make the passes over images that `start` requests from its reader (`Reader`) for all jobs of a round at once.
-
-A `start` that requests a pass is interrupted. When the `start` of each job of the round has requested a pass or ended,
-the passes are made together, and each interrupted `start` is called again from its beginning, with the same streams and
-with the answers. So a method is written for one job, as it is for the other engines, and declares nothing.
+"""Make the passes over images that the jobs of a round request (`asking`) at once.
 
 Images of jobs with the same weight tensors go through the network together, in batches that fit into memory. Jobs with
 different weights and few images each share one pass under `torch.func.vmap`. In evaluation mode an image's logits do
@@ -15,93 +11,33 @@ Legend: N images, C channels, D classes, B batches, W weight sets, P channels of
 import itertools
 import math
 import warnings
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from benchmark.data.augment import draws_of, views_of
+from benchmark.data.augment import views_of
 from benchmark.data.image_ops import to_device
 from benchmark.errors import FsslError
-from benchmark.federated.environment import Environment, Part
 from benchmark.federated.evaluate import CHUNK, CUDA_PIXELS
-from benchmark.federated.jobs import JobReader
 from benchmark.federated.local import load
+from benchmark.federated.stacked.asking import Answer, Read
+from benchmark.federated.stacked.batch_norms import NormByBatch, same_sizes, spans_of, static_norms
 from benchmark.federated.stacked.layers import RULES, with_rules
 from benchmark.federated.stacked.trees import stacked
 from benchmark.federated.stopping import check
 from benchmark.federated.trees import tree_bytes
-from benchmark.methods.protocol import PartName, Weights
 from benchmark.models.build import Model
 from benchmark.models.norms import StaticBatchNorm2d
-from benchmark.streams import seed_global
 
 # The most pixels per weight set in a pass with several weight sets. With more pixels, the kernels of a pass need more
 # time than their launches, so that one pass per weight set is as fast.
 SMALL_PIXELS = CHUNK * 32 * 32
 MOST_WEIGHTS = 256 << 20  # bytes of the weight sets in one pass
-
-
-class NotReadYet(BaseException):
-    """Interrupts a `start` that requests a pass. It is not an Exception, so that a method's `except` lets it pass."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Images:
-    """The images of one pass: images of the data set in a view, or a single given image."""
-
-    environment: Environment
-    part: Part | None = None
-    view: str = "plain"
-    draws_ND: Tensor | None = None  # random numbers of the view
-    given_NCHW: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.part) if self.part is not None else 1
-
-    @property
-    def recipe(self) -> tuple[object, ...]:
-        """Return the properties that decide how the images are computed; equal recipes are computed at once."""
-        if self.part is None:
-            return ("given",)
-        data = self.environment.data
-        return id(self.part.images_NCHW), self.view, self.environment.augmentation, tuple(data.mean), tuple(data.std)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Read:
-    """A pass that a job's `start` waits for."""
-
-    question: tuple[object, ...]  # the reader's function and its arguments besides the weights
-    model: Model | None
-    weights: Weights
-    images: Images
-    draw: Tensor | None = None  # the state of the job's stream after the pass, if the pass draws
-    batch_size: int = 0  # batch size of `statistics`
-    pooled: bool = False
-
-    @property
-    def is_statistics(self) -> bool:
-        return self.question[0] == "statistics"
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """Return the properties that must be equal in reads that are made together."""
-        return self.question[0] == "statistics", self.pooled, self.model, *self.images.recipe
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Answer:
-    """The result of a pass. If `values` is None, the job makes the pass itself."""
-
-    question: tuple[object, ...]
-    values: Tensor | None = None
-    draw: Tensor | None = None  # the state of the job's stream after the pass
 
 
 class Span(NamedTuple):
@@ -131,166 +67,12 @@ def views_in(reads: Sequence[Read], spans: Sequence[Span]) -> Tensor:
             draws.append(images.draws_ND[start:end])
     if first.part is None:
         return torch.cat(given)
-    data, table_NCHW = first.environment.data, first.part.images_NCHW
+    data = first.environment.data
+    table_NCHW = first.part.images_NCHW
     images_NCHW = table_NCHW[to_device(torch.cat(positions), table_NCHW.device)]
     draws_ND = torch.cat(draws) if draws else torch.empty(len(images_NCHW), 0)
     augmentation = first.environment.augmentation
     return views_of(images_NCHW, (first.view,), augmentation, data.mean, data.std, draws_ND)[first.view]
-
-
-class AskingReader(JobReader):
-    """A reader that interrupts `start` at the first pass without an answer. `read` is then this pass."""
-
-    def __init__(
-        self,
-        environment: Environment,
-        network: nn.Module,
-        holder: int,
-        round_number: int,
-        draw: torch.Generator,
-        model: Model | None,
-        answers: Sequence[Answer],
-    ) -> None:
-        super().__init__(environment, network, holder, round_number, draw)
-        self._model, self._answers = model, deque(answers)
-        self._is_alone = False  # whether this reader makes the remaining passes itself
-        self.read: Read | None = None
-
-    def predict(self, weights: Weights, part: PartName, view: str) -> Tensor:
-        images = self._images(part)
-        question = ("predict", part, view)
-        answer = self._answer(question) if len(images) else Answer(question=question)
-        if answer is None:
-            draws_ND = draws_of(len(images), self._environment.augmentation, self.draw)
-            passed = Images(environment=self._environment, part=images, view=view, draws_ND=draws_ND)
-            state = self.draw.get_state()
-            self._ask(Read(question=question, model=self._model, weights=weights, images=passed, draw=state))
-        return super().predict(weights, part, view) if answer.values is None else answer.values.clone()
-
-    def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
-        images = self._images(part)
-        question = ("statistics", part, batch_size, pooled)
-        can_wait = len(images) > 0 and has_only_static_norms(self._network)
-        answer = self._answer(question) if can_wait else Answer(question=question)
-        if answer is None:
-            passed = Images(environment=self._environment, part=images)
-            options: dict[str, Any] = {"batch_size": batch_size, "pooled": pooled}
-            self._ask(Read(question=question, model=self._model, weights=weights, images=passed, **options))
-        if answer.values is None:
-            return super().statistics(weights, part, batch_size, pooled)
-        seed_global(self.draw.initial_seed())  # the state after a pass of only this job
-        count = len(images) if pooled else len(images.positions_N.split(batch_size))
-        return named_statistics(self._network, answer.values.clone()), count
-
-    def on_noise(self, weights: Weights) -> Tensor:
-        question = ("on_noise",)
-        answer = self._answer(question)
-        if answer is None:
-            passed = Images(environment=self._environment, given_NCHW=self._noise())
-            self._ask(Read(question=question, model=self._model, weights=weights, images=passed))
-        return super().on_noise(weights) if answer.values is None else answer.values[0].clone()
-
-    def _answer(self, question: tuple[object, ...]) -> Answer | None:
-        """Return the answer to a question, or None if there is none yet.
-
-        The answer has no values if `start` asks different questions than in its earlier call.
-        """
-        if self._answers:
-            answer = self._answers.popleft()
-            self._is_alone = self._is_alone or answer.question != question
-            if not self._is_alone and answer.draw is not None:
-                self.draw.set_state(answer.draw)
-            return Answer(question=question) if self._is_alone else answer
-        return Answer(question=question) if self._is_alone else None
-
-    def _ask(self, read: Read) -> NoReturn:
-        self.read = read
-        raise NotReadYet
-
-
-def has_only_static_norms(network: nn.Module) -> bool:
-    """Return whether static norms exist and are the only layers that behave differently in training mode.
-
-    Dropout and running statistics are such layers. A network without static norms has nothing to measure.
-    """
-    others = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
-    layers = list(network.modules())
-    has_others = any(isinstance(layer, others) and getattr(layer, "p", 1) > 0 for layer in layers)
-    return not has_others and any(isinstance(layer, StaticBatchNorm2d) for layer in layers)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SameSize:
-    """All batches of one size in a pass."""
-
-    size: int
-    batches_G: Tensor  # int64, their numbers among all batches of the pass
-    images_GN: Tensor  # int64, their images among all images of the pass
-
-
-def same_sizes(sizes: Sequence[int], device: torch.device) -> list[SameSize]:
-    """Group the batches of a pass by their sizes; their images are consecutive."""
-    starts = [start for start, _ in spans_of(sizes)]
-    numbers_of: dict[int, list[int]] = defaultdict(list)
-    for number, size in enumerate(sizes):
-        numbers_of[size].append(number)
-    groups = []
-    for size, numbers in numbers_of.items():
-        first_G1 = torch.tensor([starts[number] for number in numbers])[:, None]
-        images_GN = to_device(first_G1 + torch.arange(size), device)
-        groups.append(SameSize(size=size, batches_G=to_device(torch.tensor(numbers), device), images_GN=images_GN))
-    return groups
-
-
-class NormByBatch(StaticBatchNorm2d):
-    """A static batch norm in training mode that normalises each batch of a pass separately."""
-
-    groups: Sequence[SameSize] = ()  # all batches of the pass
-    measured: tuple[Tensor, Tensor, int] | None = None  # mean_BC, unbiased variance_BC, pixels of an image
-
-    def forward(self, hidden_NCHW: Tensor) -> Tensor:
-        """Return hidden_NCHW, normalised by batch and channel. Raise ValueError for one value per channel.
-
-        One call of torch's batch norm normalises all batches of one size, as additional channels. A batch then has
-        the same numbers as in a separate pass, since torch sums a channel in the order of its images if their order
-        in memory is kept.
-        """
-        is_channels_last = hidden_NCHW.is_contiguous(memory_format=torch.channels_last)
-        in_memory = torch.channels_last if is_channels_last else torch.contiguous_format
-        (_, C), (H, W) = hidden_NCHW.shape[:2], hidden_NCHW.shape[2:]
-        B = sum(len(group.batches_G) for group in self.groups)
-        means_BC, vars_BC = self.running_mean.new_zeros(2, B, C)
-        normalised_NCHW = torch.empty_like(hidden_NCHW)
-        for group in self.groups:
-            G, N = group.images_GN.shape
-            of_group = hidden_NCHW[group.images_GN.flatten()].view(G, N, C, H, W)
-            as_channels = of_group.transpose(0, 1).reshape(N, G * C, H, W).contiguous(memory_format=in_memory)
-            mean, var = torch.zeros_like(means_BC[:G]).flatten(), torch.zeros_like(vars_BC[:G]).flatten()
-            scale, shift = self.weight.repeat(G), self.bias.repeat(G)
-            result = F.batch_norm(as_channels, mean, var, scale, shift, training=True, momentum=1.0, eps=self.eps)
-            by_batch = result.view(N, G, C, H, W).transpose(0, 1)
-            normalised_NCHW[group.images_GN.flatten()] = by_batch.reshape(G * N, C, H, W)
-            means_BC[group.batches_G], vars_BC[group.batches_G] = mean.view(G, C), var.view(G, C)
-        self.measured = means_BC, vars_BC, H * W
-        return normalised_NCHW
-
-
-def static_norms(network: nn.Module) -> Iterator[tuple[str, StaticBatchNorm2d]]:
-    """Yield the static norms, each with the prefix of its tensors' names."""
-    for name, layer in network.named_modules():
-        if isinstance(layer, StaticBatchNorm2d):
-            yield f"{name}.".lstrip("."), layer
-
-
-def named_statistics(network: nn.Module, values_2P: Tensor) -> Weights:
-    """Return the means and variances of all static norms by their names, as views of two rows."""
-    names = [name for name, _ in static_norms(network)]
-    sizes = [len(layer.running_mean) for _, layer in static_norms(network)]
-    statistics: dict[str, Tensor] = {}
-    means, variances = values_2P[0].split(sizes), values_2P[1].split(sizes)
-    for name, mean_C, var_C in zip(names, means, variances, strict=True):
-        statistics[f"{name}running_mean"], statistics[f"{name}running_var"] = mean_C, var_C
-    return statistics
 
 
 @dataclass(kw_only=True)
@@ -374,7 +156,8 @@ class Passes:
     def _blocks(self, reads: Sequence[Read], sets: Sequence[list[int]]) -> Iterator[list[list[int]]]:
         """Divide the weight sets, which are sorted by decreasing number of images, among passes."""
         shape = reads[0].images.environment.data.image_shape
-        pixels, at_once = math.prod(shape[1:]), self._at_once(reads)
+        pixels = math.prod(shape[1:])
+        at_once = self._at_once(reads)
         most_sets = max(1, MOST_WEIGHTS // max(1, tree_bytes(reads[0].weights)))
         block: list[list[int]] = []
         for numbers in sets:
@@ -464,7 +247,8 @@ class Passes:
 
         Only pooled variances are biased.
         """
-        sizes, device = [piece.size for piece in pieces], next(network.parameters()).device
+        sizes = [piece.size for piece in pieces]
+        device = next(network.parameters()).device
         layers = [layer for _, layer in static_norms(network) if isinstance(layer, NormByBatch)]
         for layer in layers:
             layer.groups = same_sizes(sizes, device)
@@ -497,15 +281,10 @@ def images_in(reads: Sequence[Read], numbers: Sequence[int]) -> int:
 def batch_sizes(read: Read) -> list[int]:
     """Return the sizes of the batches of a read's statistics; the last batch may be incomplete."""
     whole, rest = divmod(len(read.images), read.batch_size)
-    return [read.batch_size] * whole + [rest] * (rest > 0)
-
-
-def spans_of(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each of several consecutive pieces."""
-    start = 0
-    for size in sizes:
-        yield start, start + size
-        start += size
+    sizes = [read.batch_size] * whole
+    if rest > 0:
+        sizes.append(rest)
+    return sizes
 
 
 def chunks_of(reads: Sequence[Read], numbers: Sequence[int], at_once: int) -> Iterator[list[Span]]:
@@ -513,7 +292,8 @@ def chunks_of(reads: Sequence[Read], numbers: Sequence[int], at_once: int) -> It
     chunk: list[Span] = []
     room = at_once
     for number in numbers:
-        size, start = len(reads[number].images), 0
+        size = len(reads[number].images)
+        start = 0
         while start < size:
             span = Span(number, start, min(size, start + room))
             chunk.append(span)
@@ -521,7 +301,8 @@ def chunks_of(reads: Sequence[Read], numbers: Sequence[int], at_once: int) -> It
             start = span.end
             if not room:
                 yield chunk
-                chunk, room = [], at_once
+                chunk = []
+                room = at_once
     if chunk:
         yield chunk
 
@@ -533,7 +314,8 @@ def passes_of(batches: Sequence[Span], at_once: int) -> Iterator[list[Span]]:
     for batch in batches:
         if together and images + batch.size > at_once:
             yield together
-            together, images = [], 0
+            together = []
+            images = 0
         together.append(batch)
         images += batch.size
     if together:
@@ -544,7 +326,8 @@ def joined(
     means_BP: Tensor, vars_BP: Tensor, of_read_B: Sequence[int], weights_B: Sequence[float], *, pooled: bool
 ) -> Tensor:
     """Return statistics_R2P of each read from the statistics of its batches, joined like `mean_statistics`."""
-    device, R = means_BP.device, of_read_B[-1] + 1
+    device = means_BP.device
+    R = of_read_B[-1] + 1
     at_B = to_device(torch.tensor(of_read_B), device)
     weights_B1 = to_device(torch.tensor(weights_B, dtype=torch.float64)[:, None], device)
     totals_R1 = weights_B1.new_zeros(R, 1).index_add_(0, at_B, weights_B1)
