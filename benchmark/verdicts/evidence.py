@@ -86,7 +86,7 @@ class Evidence:
         return counts
 
 
-def evidence(item: Item, records: Records, assigned: Assignment) -> Evidence:
+def gather_evidence(item: Item, records: Records, assigned: Assignment) -> Evidence:
     """Gather the evidence for a claim. Raise KeyError for a label that the item does not have."""
     claim, first = assigned.claim, assigned.first
     block = range(first, first + SEEDS)

@@ -15,7 +15,7 @@ from benchmark.errors import ConfigError
 from benchmark.papers.item import Claim, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.cell_results import Records
-from benchmark.verdicts.evidence import Evidence, evidence
+from benchmark.verdicts.evidence import Evidence, gather_evidence
 from benchmark.verdicts.families import assignments
 from benchmark.verdicts.judge import Judged, family_error
 from benchmark.verdicts.judge import judge as judge_as_begun
@@ -231,7 +231,7 @@ def with_bound(a: list[float], labels_alone: list[float], **claim: Any) -> tuple
 
 def first_evidence(item: Item, records: Records) -> Evidence:
     """Return the evidence of the records for the item's first claim."""
-    return evidence(item, records, assignments(item, records)[0])
+    return gather_evidence(item, records, assignments(item, records)[0])
 
 
 def collapsed(item: Item, records: Records) -> list[dict[str, list[bool]]]:
