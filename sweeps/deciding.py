@@ -42,7 +42,7 @@ class OpenClaims:
         runs: set[Run] = set()
         for judged in self.decidable:
             assert judged.evidence is not None  # of a claim that runs judge
-            first = judged.evidence.first
+            first = judged.evidence.block.first
             for label in judged.claim.labels:
                 cell = self.item.cell(label)
                 bound = bound_of(cell, self.item.cells)
@@ -116,7 +116,7 @@ def _decidable(item: Item, claims: list[Judged], records: Records, seeds: int) -
 
 def _waits_for_cells(item: Item, judged: Judged, records: Records, seeds: int) -> bool:
     assert judged.evidence is not None  # of a claim that runs judge
-    wanted = range(judged.evidence.first, judged.evidence.first + last_analysis(seeds))
+    wanted = range(judged.evidence.block.first, judged.evidence.block.first + last_analysis(seeds))
     cells = [item.cell(label) for label in judged.claim.labels]
     shown = [cell for cell in cells if cell.role in UNTRAINED]
     return any(seed not in records.get(cell.cell_key, {}) for cell in shown for seed in wanted)

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import fsum
 from statistics import fmean
 
@@ -10,10 +11,10 @@ from benchmark.papers.item import ACCURACY, CONFIRMING, LAST_ROUNDS, PILOTS, Cla
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.cell_results import CellResult, Records, cell_result
 from benchmark.verdicts.collapse import ROUNDING, Runs, collapsed_runs, ends_and_bound, typically_below, uncollapsed
-from benchmark.verdicts.families import Assignment, families_in, first_seed_of
+from benchmark.verdicts.families import Assignment, SeedBlock, families_in
 from benchmark.verdicts.metrics import gain_at_end, never_reached
 from benchmark.verdicts.room import room_of, shortage
-from benchmark.verdicts.rule import SEEDS, STILL_RISING, WORST
+from benchmark.verdicts.rule import STILL_RISING, WORST
 from benchmark.verdicts.statistics import contrast
 from benchmark.verdicts.uniform import mixtures, uniform
 
@@ -41,8 +42,7 @@ class Evidence:
     lacks_room: str = ""  # a phrase if the room is less than four margins
     hash: str = ""
     family: ClaimFamily = ClaimFamily()  # the family of its runs when they began or will begin
-    first: int = CONFIRMING.start  # first seed of the block that judges it
-    hundred: int = 1  # number of that seed block of the paper
+    block: SeedBlock = SeedBlock()  # the confirmatory seeds that judge it
 
     @property
     def pilots(self) -> tuple[int, ...]:
@@ -54,20 +54,19 @@ class Evidence:
         choose the judged seeds.
         """
         seeds = set(self._seeds)
-        gap = next((seed for seed in range(self.first, self.first + SEEDS) if seed not in seeds), self.first + SEEDS)
-        return tuple(range(self.first, gap))
+        return tuple(takewhile(lambda seed: seed in seeds, self.block.seeds))
 
     @property
     def reachable(self) -> int:
         """Return the largest number of seeds that can be judged: the seeds before the first one
         that can never count.
         """
-        return min(self.gaps, default=self.first + SEEDS) - self.first
+        return min(self.gaps, default=self.block.seeds.stop) - self.block.first
 
     def reachable_on(self, device: str) -> int:
         """Return `reachable` if only this kind of device trains ("a CPU", "NVIDIA H200")."""
         elsewhere = [seed for seed, needed in self.devices.items() if needed != device]
-        return min([*self.gaps, *elsewhere], default=self.first + SEEDS) - self.first
+        return min([*self.gaps, *elsewhere], default=self.block.seeds.stop) - self.block.first
 
     @property
     def _seeds(self) -> list[int]:
@@ -88,13 +87,12 @@ class Evidence:
 
 def gather_evidence(item: Item, records: Records, assigned: Assignment) -> Evidence:
     """Gather the evidence for a claim. Raise KeyError for a label that the item does not have."""
-    claim, first = assigned.claim, assigned.first
-    block = range(first, first + SEEDS)
+    claim, block = assigned.claim, assigned.block
     of_item = {cell.cell_key: records.get(cell.cell_key, {}) for cell in item.cells}
     begun_otherwise = _begun_otherwise(item, of_item, assigned)
     judging = _judging(of_item, assigned)
     of_claim = {label: judging[item.cell(label).cell_key] for label in claim.labels}
-    computed = uniform(of_claim, claim.contrasts, block, claim.metric)
+    computed = uniform(of_claim, claim.contrasts, block.seeds, claim.metric)
     records = {**judging, **{item.cell(label).cell_key: runs for label, runs in computed.runs.items()}}
     results = {
         label: cell_result(item.cell(label), records, item.seeds, claim.metric, claim.endpoint)
@@ -117,7 +115,7 @@ def gather_evidence(item: Item, records: Records, assigned: Assignment) -> Evide
             below.append(label)
     differing = mixtures(computed.runs, claim.contrasts, confirmed, claim.metric)
     all_gaps = {**begun_otherwise, **_without_value(claim, results, values), **nowhere, **computed.gaps}
-    gaps = {seed: why for seed, why in sorted(all_gaps.items()) if seed in block}
+    gaps = {seed: why for seed, why in sorted(all_gaps.items()) if seed in block.seeds}
     quoted = [label for label, of_cell in values.items() if item.cell(label).role == "quoted" and not of_cell]
     unmeasured = ", ".join(label for label, result in results.items() if not result.measured)
     impossible = gaps_in_words(gaps)
@@ -146,8 +144,7 @@ def gather_evidence(item: Item, records: Records, assigned: Assignment) -> Evide
         lacks_room=shortage(room, claim),
         hash=assigned.hash,
         family=assigned.family,
-        first=first,
-        hundred=assigned.hundred,
+        block=block,
     )
 
 
@@ -165,8 +162,7 @@ def _judging(records: Records, assigned: Assignment) -> Records:
     def counts(run: RunRecord) -> bool:
         if run.seed not in CONFIRMING:
             return run.seed in PILOTS
-        of_family = first_seed_of(run.seed) == assigned.first
-        return of_family and any(assigned.hash in family for family in families_in(run.manifest).values())
+        return run.seed in assigned.block.seeds and _began_under(run, assigned)
 
     def counting(run: RunRecord) -> RunRecord:
         return replace(run, copies=tuple(filter(counts, run.copies))) if run.copies else run
@@ -175,6 +171,10 @@ def _judging(records: Records, assigned: Assignment) -> Records:
     for key, runs in records.items():
         judging[key] = {seed: counting(run) for seed, run in runs.items() if counts(run)}
     return judging
+
+
+def _began_under(run: RunRecord, assigned: Assignment) -> bool:
+    return any(assigned.hash in family for family in families_in(run.manifest).values())
 
 
 def _values(claim: Claim, result: CellResult) -> Mapping[int, float]:
@@ -199,9 +199,7 @@ def _begun_otherwise(item: Item, records: Records, assigned: Assignment) -> dict
     gaps: dict[int, str] = {}
     for label in assigned.claim.labels:
         for seed, run in records.get(item.cell(label).cell_key, {}).items():
-            under = families_in(run.manifest).values()
-            in_block = assigned.first <= seed < assigned.first + SEEDS
-            if in_block and run.result and not any(assigned.hash in family for family in under):
+            if seed in assigned.block.seeds and run.result and not _began_under(run, assigned):
                 gaps.setdefault(seed, f"the run of {label} did not begin under this claim")
     return gaps
 

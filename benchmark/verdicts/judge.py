@@ -44,7 +44,7 @@ from benchmark.papers.item import CONFIRMING, Claim, ClaimFamily, Item
 from benchmark.papers.table import COMPUTED
 from benchmark.verdicts.cell_results import Records, cell_result
 from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, gather_evidence
-from benchmark.verdicts.families import assignments
+from benchmark.verdicts.families import SeedBlock, assignments
 from benchmark.verdicts.looks import Detectable, detectable, errors, smallest_look
 from benchmark.verdicts.rule import EQUIVALENCE, FAMILY_ERROR, LOOKS, RUNS_FALL
 from benchmark.verdicts.signed_ranks import DIGITS, Interval, Intervals, Signs, both_tests, interval, signs_of, typical
@@ -137,7 +137,7 @@ def judge(item: Item, records: Records) -> list[Judged]:
     that the item does not have.
     """
     judged: dict[int, Judged] = {}
-    families: dict[tuple[int, ClaimFamily], dict[int, Evidence]] = {}
+    families: dict[tuple[SeedBlock, ClaimFamily], dict[int, Evidence]] = {}
     for number, assigned in enumerate(assignments(item, records)):
         claim, judged_in = assigned.claim, assigned.judged_in
         evidence = gather_evidence(item, records, assigned)
@@ -149,22 +149,19 @@ def judge(item: Item, records: Records) -> list[Judged]:
         elif claim.endpoint == "arithmetic":
             judged[number] = replace(_counted(item, records, claim), evidence=evidence)
         else:
-            families.setdefault((evidence.hundred, evidence.family), {})[number] = evidence
-    for (hundred, family), members in families.items():
-        decisions = decide(list(members.values()), family, hundred)
+            families.setdefault((evidence.block, evidence.family), {})[number] = evidence
+    for (block, family), members in families.items():
+        decisions = decide(list(members.values()), family, block.error)
         for (number, evidence), (decision, error) in zip(members.items(), decisions, strict=True):
             judged[number] = _judged(evidence, decision, error)
     return [judged[number] for number in sorted(judged)]
 
 
-def family_error(hundred: int) -> float:
-    """Return the error of the claims on a paper's k-th block of confirmatory seeds, k = 1, 2, ..."""
-    return FAMILY_ERROR if hundred == 1 else FAMILY_ERROR / 2**hundred
+def decide(claims: Sequence[Evidence], family: ClaimFamily, error: float = FAMILY_ERROR) -> list[tuple[Reading, float]]:
+    """Return, for each of an item's claims in a family, the result of its looks and the error that they share.
 
-
-def decide(claims: Sequence[Evidence], family: ClaimFamily, hundred: int = 1) -> list[tuple[Reading, float]]:
-    """Return, for each of an item's claims in a family, the result of its looks and the error that they share."""
-    error = family_error(hundred)
+    `error` is the error of the family (`SeedBlock.error`).
+    """
     half = error / 2 if family.main and family.others else error
     main = {claim.hash: claim for claim in claims if claim.hash in family.main}
     others = [claim for claim in claims if claim.hash not in main]

@@ -16,8 +16,8 @@ from benchmark.papers.item import Claim, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.cell_results import Records
 from benchmark.verdicts.evidence import Evidence, gather_evidence
-from benchmark.verdicts.families import assignments
-from benchmark.verdicts.judge import Judged, family_error
+from benchmark.verdicts.families import SeedBlock, assignments
+from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.judge import judge as judge_as_begun
 from benchmark.verdicts.signed_ranks import walsh_averages
 from tests.reports.fakes import accuracies, alone, begun_under, make_cell, make_record, pair
@@ -135,9 +135,9 @@ def test_an_improvement_that_is_not_there():
     assert judged([0.05 + d for d in GOOD], form="comparable").verdict == "contradicted"
 
 
-def test_a_later_hundred_of_seeds_has_less_error():
+def test_a_later_seed_block_has_less_error():
     """.05 on the first, .05 / 2^k on the k-th: all later ones together .025."""
-    assert [family_error(k) for k in (1, 2, 3)] == [0.05, 0.0125, 0.00625]
+    assert [SeedBlock(number=k).error for k in (1, 2, 3)] == [0.05, 0.0125, 0.00625]
     item = pair()
     second = gains(item, GOOD[:9], first=200)
     assert (judge(item, second)[0].verdict, judge(item, second)[0].error) == ("holds", 0.0125)
