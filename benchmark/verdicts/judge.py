@@ -115,21 +115,29 @@ class Judged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """The result of one look for one contrast, or of all looks so far for a claim."""
+class ContrastReading:
+    """The result of one look for one contrast."""
 
-    # For a contrast: the verdict if the claim only had this contrast, at its share of the error.
-    verdict: Verdict = "undecided"
+    verdict: Verdict = "undecided"  # if the claim only had this contrast, at its share of the error
     why: str
     interval: Interval | None = None
     level: float = 1 - FAMILY_ERROR
-    # Only for a contrast:
     above: bool = False  # whether it is above zero at the claim's error
     typical: float = 0.0
-    # Only for a claim:
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The result of all looks so far for a claim."""
+
+    verdict: Verdict = "undecided"
+    why: str
+    interval: Interval | None = None  # of the contrast that is shown
+    level: float = 1 - FAMILY_ERROR
     looks: int = 0  # number of the look that decided, or of the last look if undecided
     contrast: int = 0  # the contrast that is shown
     waits_for: str = ""
+    error: float  # of all looks together
 
 
 def judge(item: Item, records: Records) -> list[Judged]:
@@ -152,13 +160,13 @@ def judge(item: Item, records: Records) -> list[Judged]:
             families.setdefault((evidence.block, evidence.family), {})[number] = evidence
     for (block, family), members in families.items():
         decisions = decide(list(members.values()), family, block.error)
-        for (number, evidence), (decision, error) in zip(members.items(), decisions, strict=True):
-            judged[number] = _judged(evidence, decision, error)
+        for (number, evidence), decision in zip(members.items(), decisions, strict=True):
+            judged[number] = _judged(evidence, decision)
     return [judged[number] for number in sorted(judged)]
 
 
-def decide(claims: Sequence[Evidence], family: ClaimFamily, error: float = FAMILY_ERROR) -> list[tuple[Reading, float]]:
-    """Return, for each of an item's claims in a family, the result of its looks and the error that they share.
+def decide(claims: Sequence[Evidence], family: ClaimFamily, error: float = FAMILY_ERROR) -> list[Decision]:
+    """Return, for each of an item's claims in a family, the result of its looks.
 
     `error` is the error of the family (`SeedBlock.error`).
     """
@@ -171,13 +179,11 @@ def decide(claims: Sequence[Evidence], family: ClaimFamily, error: float = FAMIL
     return [decisions[claim.hash] for claim in claims]
 
 
-def _main_in_order(
-    claims: Mapping[str, Evidence], order: Sequence[str], error: float
-) -> dict[str, tuple[Reading, float]]:
+def _main_in_order(claims: Mapping[str, Evidence], order: Sequence[str], error: float) -> dict[str, Decision]:
     """Judge primary claims in order at the same error; after the first one that is not rejected,
     all are undecided.
     """
-    decisions: dict[str, tuple[Reading, float]] = {}
+    decisions: dict[str, Decision] = {}
     waits_for = ""
     for name in order:
         decision = looked_at(claims[name], error) if name in claims else None
@@ -185,39 +191,43 @@ def _main_in_order(
             if waits_for:
                 why = f"waits for {waits_for}, a primary claim before it"
                 decision = replace(decision, verdict="undecided", why=why, waits_for=waits_for)
-            decisions[name] = decision, error
+            decisions[name] = decision
         if not waits_for and (decision is None or decision.verdict not in REJECTIONS):
             waits_for = repr(claims[name].claim.name) if name in claims else "one that was reworded"
     return decisions
 
 
-def _holm(claims: Sequence[Evidence], error: float) -> list[tuple[Reading, float]]:
+def _holm(claims: Sequence[Evidence], error: float) -> list[Decision]:
     """Judge claims at equal shares of the error; the share of a rejected claim goes to the others."""
-    decided: dict[int, tuple[Reading, float]] = {}
+    decided: dict[int, Decision] = {}
     while True:
-        rejected = sum(decision.verdict in REJECTIONS for decision, _ in decided.values())
-        each = error / max(1, len(claims) - rejected)
-        judged = {n: (looked_at(claim, each), each) for n, claim in enumerate(claims) if n not in decided}
-        new = {n: pair for n, pair in judged.items() if pair[0].verdict != "undecided"}
+        rejected = sum(decision.verdict in REJECTIONS for decision in decided.values())
+        share = error / max(1, len(claims) - rejected)
+        judged = {n: looked_at(claim, share) for n, claim in enumerate(claims) if n not in decided}
+        new = {n: decision for n, decision in judged.items() if decision.verdict != "undecided"}
         decided |= new
-        if not any(decision.verdict in REJECTIONS for decision, _ in new.values()):
+        if not any(decision.verdict in REJECTIONS for decision in new.values()):
             return [(judged | decided)[n] for n in range(len(claims))]
 
 
-def looked_at(evidence: Evidence, error: float) -> Reading:
+def looked_at(evidence: Evidence, error: float) -> Decision:
     """Return the result of the first look that decides; all looks together err with a probability
     of at most `error`.
     """
-    seeds, many = evidence.confirming, range(len(evidence.differences))
+    seeds = evidence.confirming
+    contrasts = range(len(evidence.differences))
     passed: set[int] = set()
-    decision = Reading(why=f"{len(seeds)} seeds of at least {LOOKS[0]}")
+    decision = Decision(why=f"{len(seeds)} seeds of at least {LOOKS[0]}", error=error)
     for look, n in enumerate(LOOKS):
         if n > len(seeds):
             break
-        at_error, at_share = errors(error)[look], errors(error / len(many))[look]
-        readings = [_reading(evidence, contrast, seeds[:n], at_error, at_share) for contrast in many]
+        error_at_look = errors(error)[look]
+        error_per_contrast = errors(error / len(contrasts))[look]
+        readings = [
+            _reading(evidence, contrast, seeds[:n], error_at_look, error_per_contrast) for contrast in contrasts
+        ]
         passed |= {contrast for contrast, reading in enumerate(readings) if reading.above}
-        decision = _together(readings, passed, look)
+        decision = _together(readings, passed, look, error)
         if decision.verdict != "undecided":
             break
     return decision
@@ -225,7 +235,7 @@ def looked_at(evidence: Evidence, error: float) -> Reading:
 
 def _reading(
     evidence: Evidence, contrast: int, seeds: Sequence[int], error: float, error_per_contrast: float
-) -> Reading:
+) -> ContrastReading:
     """Return the result of signed ranks, together with the sign test if runs collapsed.
 
     Claims about collapse are tested only by the sign test.
@@ -252,7 +262,7 @@ def runs_fall(evidence: Evidence, contrast: int, seeds: Sequence[int]) -> bool:
     return max(evidence.collapsed_at(seeds, contrast).values(), default=0) > RUNS_FALL * len(seeds)
 
 
-def _together(readings: Sequence[Reading], passed: Collection[int], look: int) -> Reading:
+def _together(readings: Sequence[ContrastReading], passed: Collection[int], look: int, error: float) -> Decision:
     """Combine the results of the contrasts. `passed` lists the contrasts that were above zero at
     this look or before.
 
@@ -265,21 +275,29 @@ def _together(readings: Sequence[Reading], passed: Collection[int], look: int) -
     deciding = against or [contrast for contrast, reading in enumerate(readings) if reading.verdict != "undecided"]
     waiting = [contrast for contrast in range(len(readings)) if contrast not in passed]
     shown = min(deciding or waiting or range(len(readings)), key=lambda contrast: readings[contrast].typical)
-    verdict = readings[shown].verdict if deciding or waiting else "holds"
-    return replace(readings[shown], verdict=verdict, looks=look + 1, contrast=shown)
+    reading = readings[shown]
+    return Decision(
+        verdict=reading.verdict if deciding or waiting else "holds",
+        why=reading.why,
+        interval=reading.interval,
+        level=reading.level,
+        looks=look + 1,
+        contrast=shown,
+        error=error,
+    )
 
 
 def _interval_reading(
     evidence: Evidence, intervals: Intervals, n: int, error: float, error_per_contrast: float
-) -> Reading:
+) -> ContrastReading:
     """Return the verdict from one test's intervals of n differences, at the claim's error and at
     the contrast's share of it.
     """
     claim, margin = evidence.claim, in_unit(evidence.claim.metric, evidence.claim.least)
     at_error, at_share = intervals
     if at_error is None:
-        return Reading(why=f"{n} seeds are too few for an interval at this claim's error", level=1 - error)
-    reading = Reading(why="", interval=at_error, level=1 - error)
+        return ContrastReading(why=f"{n} seeds are too few for an interval at this claim's error", level=1 - error)
+    reading = ContrastReading(why="", interval=at_error, level=1 - error)
     if claim.form == "comparable":
         verdict, why = _alike(at_error, claim.least, margin, n, evidence.below)
         return replace(reading, verdict=verdict, why=why)
@@ -310,14 +328,14 @@ def _alike(within: Interval, least: float, margin: str, n: int, below: Sequence[
     return "holds", f"the interval lies within +-{margin}"
 
 
-def _sign_reading(signs: Signs, error: float, error_per_contrast: float) -> Reading:
+def _sign_reading(signs: Signs, error: float, error_per_contrast: float) -> ContrastReading:
     """Return the result of the sign test over the seeds with a collapse on one side of the contrast
     only.
     """
     why = f"{signs.better} seeds for and {signs.worse} against, sign test p = {signs.p:.2g}"
     if signs.worse > signs.better and signs.p <= error_per_contrast:
-        return Reading(verdict="contradicted", why=why)
-    return Reading(above=signs.better > signs.worse and signs.p <= error, why=why)
+        return ContrastReading(verdict="contradicted", why=why)
+    return ContrastReading(above=signs.better > signs.worse and signs.p <= error, why=why)
 
 
 @cache
@@ -367,7 +385,7 @@ def _counted(item: Item, records: Records, claim: Claim) -> Judged:
     )
 
 
-def _judged(evidence: Evidence, decision: Reading, error: float) -> Judged:
+def _judged(evidence: Evidence, decision: Decision) -> Judged:
     """Return the decision with its estimates and caveats."""
     claim = evidence.claim
     if evidence.confirming:
@@ -388,7 +406,7 @@ def _judged(evidence: Evidence, decision: Reading, error: float) -> Judged:
         verdict=verdict,
         reason="; ".join((*caveats, judged.reason)) + _diverged_in_words(evidence),
         diverged=evidence.diverged,
-        error=error,
+        error=decision.error,
         evidence=evidence,
         gaps=evidence.gaps,
         caveats=caveats,
@@ -445,7 +463,7 @@ def next_look(judged: Judged, reachable: int) -> int:
     return smallest_look(judged.error, judged.looks, alike=alike, reachable=reachable)
 
 
-def _judged_at_looks(evidence: Evidence, decision: Reading) -> Judged:
+def _judged_at_looks(evidence: Evidence, decision: Decision) -> Judged:
     every = evidence.confirming
     seeds = every[: LOOKS[decision.looks - 1]] if decision.looks else every
     at_look = _estimate(evidence.differences_at(seeds, decision.contrast), decision.interval)

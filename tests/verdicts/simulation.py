@@ -63,7 +63,7 @@ def power(effect: float, families: int, falls: float = 0.0) -> dict[str, object]
         runs = one_falls(falls)(rng, 4) if falls else none_collapsed(rng.normal(effect, 1.0, (4, len(SEEDS))))
         if falls:
             runs.differences[:] += effect * ~runs.a
-        decision, _ = decide(evidence_of(runs, claims), family)[0]
+        decision = decide(evidence_of(runs, claims), family)[0]
         at.append(LOOKS[decision.looks - 1] if decision.verdict == "holds" else None)
     holds_by = {}
     for n in LOOKS:
