@@ -13,6 +13,7 @@ from typing import Any
 from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import UNTRAINED, Item
 from benchmark.records.record import Records
+from benchmark.records.seeds import seed_spans, span_text
 from benchmark.verdicts.cell_results import counted
 from benchmark.verdicts.judge import REJECTIONS, Judged, judge
 from benchmark.verdicts.open_claims import looks_of, too_few_in_words
@@ -174,12 +175,7 @@ def words_on_seeds(item: Item, claims: Sequence[Judged], planned: Plan, seeds: i
 
 def _seeds_in_words(seeds: Iterable[int]) -> str:
     """Format seeds as "seed 100" or "seeds 100 to 103 and 110"."""
-    runs: list[list[int]] = []
-    for seed in sorted(seeds):
-        if runs and seed == runs[-1][-1] + 1:
-            runs[-1].append(seed)
-        else:
-            runs.append([seed])
-    words = [f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
-    start = "seed" if sum(map(len, runs)) == 1 else "seeds"
-    return f"{start} {', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else f"{start} {words[0]}"
+    *others, last = (span_text(*span) for span in seed_spans(seeds))
+    if others:
+        return f"seeds {', '.join(others)} and {last}"
+    return f"seed {last}" if last.isdigit() else f"seeds {last}"

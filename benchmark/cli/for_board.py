@@ -26,11 +26,11 @@ from benchmark.files import ANEW, write_atomically
 from benchmark.records.identity import own_names
 from benchmark.records.provenance import commit, hardware
 from benchmark.records.record import FINISHED, RunRecord
+from benchmark.records.seeds import seeds_text
 from benchmark.sharing.bundle import Bundle, opened
 from benchmark.sharing.comment import code, shortened
 from benchmark.sharing.verify import Retrained, compared, troubles_of, why_not_here, why_not_this_code
 from reports.formatting import count
-from reports.provenance import seeds_text
 
 Status: TypeAlias = Literal["accepted", "refused", "not checkable here"]
 STATUSES: tuple[Status, ...] = ("accepted", "refused", "not checkable here")

@@ -20,9 +20,9 @@ from benchmark.papers.items import items
 from benchmark.records.collect import read_records
 from benchmark.records.identity import own_names
 from benchmark.records.record import FINISHED, Records, RunRecord
+from benchmark.records.seeds import seeds_text
 from benchmark.sharing.bundle import Bundle, check_bundle, opened, running, write
 from benchmark.sharing.verify import Retrained, retrain_each, troubles_of, why_not_here
-from reports.provenance import seeds_text
 from sweeps.plan import plan, restricted
 
 

@@ -9,6 +9,7 @@ from statistics import fmean
 
 from benchmark.papers.item import ACCURACY, CONFIRMING, LAST_ROUNDS, PILOTS, Claim, ClaimFamily, Item
 from benchmark.records.record import RunRecord
+from benchmark.records.seeds import seed_spans
 from benchmark.verdicts.cell_results import CellResult, Records, cell_result
 from benchmark.verdicts.collapse import (
     ROUNDING,
@@ -291,11 +292,10 @@ def _unmeasured_in_words(results: Mapping[str, CellResult]) -> list[str]:
 
 def _seeds_in_words(seeds: Sequence[int]) -> str:
     """Return the seeds as a phrase: "seed 102", "seeds 100 to 115" or "seeds 100, 103"."""
-    if len(seeds) == 1:
-        return f"seed {seeds[0]}"
-    if list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
-        return f"seeds {seeds[0]} to {seeds[-1]}"
-    return f"seeds {', '.join(map(str, seeds))}"
+    (first, last), *others = seed_spans(seeds)
+    if others:
+        return f"seeds {', '.join(map(str, seeds))}"
+    return f"seeds {first} to {last}" if last > first else f"seed {first}"
 
 
 def _still_rising(item: Item, records: Records, claim: Claim, seeds: Sequence[int]) -> tuple[str, ...]:
