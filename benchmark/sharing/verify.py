@@ -31,8 +31,15 @@ SIX_DIGITS = 2e-6  # tolerance for a fraction with six significant digits, sligh
 SPREAD = 0.0039  # measured root mean square difference of a run's final accuracy between types of processors
 MOST_SPREADS = 4  # largest difference of one run in units of the spread, or of a mean of runs in standard errors
 FRACTIONS = (  # last parts of metric names
-    *("accuracy", "auroc", "precision", "recall", "kept", "class_balance"),
-    *("unknown", "unknown_auroc", "unknown_fpr95"),
+    "accuracy",
+    "auroc",
+    "precision",
+    "recall",
+    "kept",
+    "class_balance",
+    "unknown",
+    "unknown_auroc",
+    "unknown_fpr95",
 )
 
 

@@ -28,8 +28,12 @@ from benchmark.verdicts.statistics import contrast
 from benchmark.verdicts.uniform import mixtures, uniform
 
 HIGHER_IS_BETTER = (
-    *("test/accuracy", "test/auroc", "test/precision", "test/recall"),
-    *("pseudo/accuracy", "test/unknown_auroc"),
+    "test/accuracy",
+    "test/auroc",
+    "test/precision",
+    "test/recall",
+    "pseudo/accuracy",
+    "test/unknown_auroc",
 )
 
 

@@ -36,8 +36,13 @@ from benchmark.verdicts.rule import FAMILY_ERROR, SEEDS, rule
 
 OWN_FOLDER = "own"  # subfolder of the results folder
 NOTED: Wanted = {
-    **{"name": "text", "profile": "text", "path": "text", "file": "text"},
-    **{"keys": ["text"], "main": ["text"], "others": ["text"]},
+    "name": "text",
+    "profile": "text",
+    "path": "text",
+    "file": "text",
+    "keys": ["text"],
+    "main": ["text"],
+    "others": ["text"],
 }
 AGAIN = "remove it, and `fssl reproduce` of its item will write it again"
 

@@ -245,8 +245,14 @@ def test_a_sweep_file_is_planned_and_looked_at_as_it_is_trained(fssl, tmp_path):
     assert (planned["cells"], planned["runs"], planned["profile"]) == (2, 3, "demo")
     seen = json.loads(fssl("status", grid, "--json", *places)[1])
     assert seen["counts"]["done"] == 1 and seen["counts"]["missing"] == 3
-    for words, names in (("plan ssfl/tab2", "ITEM"), ("status --seeds 9", "--seeds"), ("work --main", "--main"),
-                         ("plan --profile paper", "--profile"), ("status --rule paper", "--rule")):  # fmt: skip
+    refused = {
+        "plan ssfl/tab2": "ITEM",
+        "status --seeds 9": "--seeds",
+        "work --main": "--main",
+        "plan --profile paper": "--profile",
+        "status --rule paper": "--rule",
+    }
+    for words, names in refused.items():
         command, *more = words.split()
         code, _, error = fssl(command, grid, *more, *places)
         assert code == 65 and names in error

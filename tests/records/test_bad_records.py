@@ -226,7 +226,7 @@ def test_each_damaged_record_is_named_once_by_its_file_or_field(results, called)
 
 def test_every_command_does_its_work_on_the_other_records(results, called, monkeypatch):
     monkeypatch.setattr("benchmark.records.wandb_mirror.WandbMirror", lambda *_, **__: Mock(failed=False))
-    for command in (*("status --json", "status ITEM", "plan ITEM", "report ITEM"), *NAMING):
+    for command in ("status --json", "status ITEM", "plan ITEM", "report ITEM", *NAMING):
         code, out, err = called(command, results, len(SEEDS))
         assert code == (66 if command in NAMING else 0) and "Traceback" not in err, (command, err)
         if command == "status --json":

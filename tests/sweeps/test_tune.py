@@ -305,8 +305,8 @@ class Postgres:
         secret.write_text(PASSWORD)
         for path in (folder, secret) if self._as else ():
             shutil.chown(path, *self._as)  # type: ignore[misc]
-        self._run("initdb", "-D", str(folder / "data"), "-U", "ann", "--auth=scram-sha-256", "--no-sync", "-E", "UTF8",
-                  "--locale=C", f"--pwfile={secret}")  # fmt: skip
+        options = ["-U", "ann", "--auth=scram-sha-256", "--no-sync", "-E", "UTF8", "--locale=C", f"--pwfile={secret}"]
+        self._run("initdb", "-D", str(folder / "data"), *options)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
