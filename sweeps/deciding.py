@@ -56,7 +56,8 @@ class OpenClaims:
 
         `left_out` is their number.
         """
-        asked, number = f"--seeds {self.seeds}", f"{left_out:,} run{'s' if left_out > 1 else ''}"
+        asked = f"--seeds {self.seeds}"
+        number = f"{left_out:,} run{'s' if left_out > 1 else ''}"
         anyway = "--undecidable trains " + ("it" if left_out == 1 else "them") + " all the same"
         looks = Counter(judged.could_decide for judged in (*self.decidable, *self.others))
         few = too_few_in_words(dict(sorted(looks.items())), self.seeds)

@@ -113,7 +113,9 @@ def verified(path: Path, options: argparse.Namespace) -> Verified:
     seen = checked(path, bundle, trusted=options.trust)
     drawn = _drawn(bundle, options)
     of_cells, whole = _by_cell(bundle, seen.faults)
-    left, outcomes, seconds = 60.0 * options.budget, dict[Path, Retrained](), 0.0
+    left = 60.0 * options.budget
+    outcomes = dict[Path, Retrained]()
+    seconds = 0.0
     if not seen.faults:
         for run in drawn:
             outcomes[run.path], took = _trained_again(bundle, run, left - seconds, options)
@@ -139,7 +141,8 @@ def _drawn(bundle: Bundle, options: argparse.Namespace) -> list[RunRecord]:
 
     Order them by their time, the shortest first.
     """
-    draw, chosen = random.Random(options.seed), list[RunRecord]()
+    draw = random.Random(options.seed)
+    chosen = list[RunRecord]()
     for key in sorted(bundle.card["labels"]):
         runs = [run for run in bundle.records if run.cell_key == key and run.status in FINISHED]
         chosen += draw.sample(runs, min(options.retrain, len(runs)))
@@ -181,7 +184,8 @@ def _trained_again(bundle: Bundle, run: RunRecord, left: float, options: argpars
 
 def _why_not(run: RunRecord, left: float, options: argparse.Namespace) -> str | None:
     """Return why this machine cannot train the run again now, or None if it can."""
-    own, data = own_names(run.experiment), str(run.experiment["data"]["name"])
+    own = own_names(run.experiment)
+    data = str(run.experiment["data"]["name"])
     if data.startswith("folder:"):
         return f"its images ({public_name(data)}) are the sender's"
     if own and not options.trust:

@@ -199,7 +199,8 @@ def load(results: str | Path) -> "pd.DataFrame":
     `results` may also be the folder of a release (`fssl report --release`); its table has one more column,
     "trained_by".
     """
-    folder, troubles = expanded(results), list[str]()
+    folder = expanded(results)
+    troubles = list[str]()
     if (folder / RELEASED).is_file():
         return _read_parquet(folder / RELEASED)
     records = every_record(folder, troubles)

@@ -69,7 +69,8 @@ def run(
     """
     # Imports a custom network, because unpickling in a worker only imports the method.
     network_class(experiment.model.network)
-    here, runs = to_json(experiment), results / "runs" / experiment.cell_key
+    here = to_json(experiment)
+    runs = results / "runs" / experiment.cell_key
     look_again()
     folder = seed_folder(runs, here)
     if reason := why_apart(folder, here):
@@ -77,7 +78,8 @@ def run(
     if (finished := _finished(folder)) is not None:
         return finished
     refuse_if_held(folder, patience)  # before time is spent on data; `locked` makes the final decision
-    stop, clock = stopping.StopOnSignal(), seat or CpuClock()
+    stop = stopping.StopOnSignal()
+    clock = seat or CpuClock()
     try:
         with stop.listening():
             keep_freed_memory()

@@ -145,7 +145,9 @@ def _result_faults(record: RunRecord, tolerance: float) -> Iterator[str]:
 
     A copy contains the counts of all rounds, and all other values of some rounds.
     """
-    result, right, copied = record.result, sums_of(record.rounds), tolerance > 0
+    result = record.result
+    right = sums_of(record.rounds)
+    copied = tolerance > 0
     if result["rounds"] != right["rounds"]:
         yield f"rounds is {result['rounds']}, but the record has {right['rounds']}"
     yield from (f"last.{fault}" for fault in _not_fractions(result["last"]))

@@ -72,7 +72,8 @@ def ends_and_bound(item: Item, records: Records, cell: Cell) -> dict[int, tuple[
     bound = bound_of(cell, item.cells)
     if bound is None:
         return {}
-    ended, least = _ends(item, records, cell), cell_result(bound, records, item.seeds, ACCURACY, "end")
+    ended = _ends(item, records, cell)
+    least = cell_result(bound, records, item.seeds, ACCURACY, "end")
     return {seed: (ended[seed], least.values[seed]) for seed in sorted(ended.keys() & least.values.keys())}
 
 

@@ -119,7 +119,8 @@ def note_own(items: Iterable[Item], results: Path) -> None:
     """
     for item in items:
         if item.typed:
-            file, declared = Path(item.typed).resolve(), declared_family(item)
+            file = Path(item.typed).resolve()
+            declared = declared_family(item)
             place = results / OWN_FOLDER / f"{item.family.replace('/', '-').replace(' ', '-')}.json"
             before = Path(noted_own(place)["path"]).resolve() if place.is_file() else file
             if before != file and before.is_file():

@@ -293,7 +293,8 @@ def _interval_reading(
     """Return the verdict from one test's intervals of n differences, at the claim's error and at
     the contrast's share of it.
     """
-    claim, margin = evidence.claim, in_unit(evidence.claim.metric, evidence.claim.least)
+    claim = evidence.claim
+    margin = in_unit(claim.metric, claim.least)
     at_error, at_share = intervals
     if at_error is None:
         return ContrastReading(why=f"{n} seeds are too few for an interval at this claim's error", level=1 - error)
@@ -444,7 +445,8 @@ def _open(judged: Judged, evidence: Evidence) -> Judged:
     The smallest detectable difference needs three seeds, including exploratory ones. If there are
     several contrasts, the largest spread is used.
     """
-    look, seeds = next_look(judged, evidence.reachable), [*evidence.pilots, *evidence.confirming]
+    look = next_look(judged, evidence.reachable)
+    seeds = [*evidence.pilots, *evidence.confirming]
     if not look or len(seeds) < 3:
         return replace(judged, could_decide=look)
     spread = max(stdev(evidence.differences_at(seeds, n)) for n in range(len(evidence.differences)))

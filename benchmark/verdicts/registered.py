@@ -76,7 +76,8 @@ def _faults(record: RunRecord) -> Iterator[str]:
     elif noted and noted["constants"] != known[noted["version"]]:
         constants = known[noted["version"]]
         yield f"rule.constants is {noted['constants']!r}, but version {noted['version']} has {constants!r}"
-    started, profile = started_at(record), str(record.experiment.get("profile"))
+    started = started_at(record)
+    profile = str(record.experiment.get("profile"))
     for name, family in families_in(record.manifest).items():
         claims = _registered(name, profile)
         listed = (*family.main, *family.others)

@@ -114,7 +114,8 @@ def _elsewhere(evidence: Evidence, shares: Sequence[float], rng: np.random.Gener
     moved = []
     for cells, by_seed, share in zip(evidence.claim.contrasts, evidence.differences, shares, strict=True):
         differences = [by_seed[seed] for seed in seeds]
-        middle, drawn = fmean(differences), contrast(cells, draws)
+        middle = fmean(differences)
+        drawn = contrast(cells, draws)
         scale = sqrt(share * (2 - share) * variance(differences) / sum(weight**2 for weight in cells.values()))
         moved.append({s: middle + (1 - share) * (by_seed[s] - middle) + scale * drawn[s] for s in seeds})
     return replace(evidence, differences=tuple(moved))

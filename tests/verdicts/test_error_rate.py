@@ -167,7 +167,9 @@ def is_false(decision: Decision, claim: Claim, effect: float) -> bool:
 def error_rate(draw: Draw, number: int, main: int, margin: float, families: int, seed: int = 1) -> float:
     """Return the share of families with a false verdict, for this number of claims and primary claims."""
     rng = np.random.default_rng(seed)
-    claims, family, effects = claims_of(number, margin), family_of(number, main), draw.effects(number, margin)
+    claims = claims_of(number, margin)
+    family = family_of(number, main)
+    effects = draw.effects(number, margin)
     false = 0
     for _ in range(families):
         runs = draw.runs(rng, number)

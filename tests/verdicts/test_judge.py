@@ -92,7 +92,8 @@ def test_seeds_without_a_gap_whose_cells_one_engine_trained_are_judged():
     """Which runs have ended must not choose what is judged: without seed 104 only 100 to 103 count; where another
     engine, or another device, trained one cell of the third seed, two."""
     item = pair()
-    records, key = gains(item, GOOD[:9]), item.cells[0].cell_key
+    records = gains(item, GOOD[:9])
+    key = item.cells[0].cell_key
     runs = records[key]
     without = {**records, key: {seed: run for seed, run in runs.items() if seed != 104}}
     assert [(one.n, one.verdict) for one in judge(item, without)] == [(4, "undecided")]
