@@ -278,8 +278,10 @@ class RoundCounter:
             if kind not in self._kinds:
                 self._kinds[kind] = self._runner.play(job, number, private)
             outcome, cost = self._kinds[kind]
-            crosses = job.key.client >= 0  # jobs of the server send nothing over the network
-            self._cost += replace(cost, bytes_up=cost.bytes_up * crosses, bytes_down=bytes_down * crosses)
+            if job.key.client >= 0:
+                self._cost += replace(cost, bytes_down=bytes_down)
+            else:  # jobs of the server send nothing over the network
+                self._cost += replace(cost, bytes_up=0, bytes_down=0)
             if outcome.private is not None:
                 self._kept[keeper_of(job)] = outcome.private
             yield replace(outcome, key=job.key)

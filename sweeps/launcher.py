@@ -171,7 +171,8 @@ class Launch:
     def note(self, run: Experiment, error: FsslError | None) -> None:
         """Record that a run of this launch has ended, and decide whether it is tried again."""
         self.at_work.discard(run)
-        self._deaths[run] += isinstance(error, RunDied)
+        if isinstance(error, RunDied):
+            self._deaths[run] += 1
         if isinstance(error, DiskFull):
             self._wait_for_room(run, error)
         elif isinstance(error, RunningElsewhere):
