@@ -91,7 +91,7 @@ def cell_values(places: Places) -> dict[str, Any]:
         "setting": cell_setting(cell),
         "places": _places_table(places),
         "result": result,
-        "collapsed": any(result.collapsed for _, result in places),
+        "is_below_baseline": any(result.is_below_baseline for _, result in places),
         "method": method_page(method_name(cell.experiment.method)),
         "notes": _notes(places),
         "pictures": cell_pictures(result),

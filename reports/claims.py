@@ -214,7 +214,7 @@ class ClaimRow:
     @property
     def interval(self) -> str:
         """Write "95.0 % interval [+0.3, +1.2]", or "no interval"."""
-        seen = self.judged.seen
+        seen = self.judged.at_look
         if seen is None or not seen.interval:
             return "no interval"
         return f"{math.floor(1000 * self.judged.level) / 10:.1f} % interval {self.interval_of(seen)}"
@@ -252,7 +252,7 @@ class ClaimRow:
 
         A decided claim also has its interval, and its estimate over all seeds if there are more of them.
         """
-        judged, claim, seen = self.judged, self.claim, self.judged.seen
+        judged, claim, seen = self.judged, self.claim, self.judged.at_look
         if judged.estimate is None:
             return "No seed has all of its cells yet." if self.has_page else "No run has been made."
         metric = metric_name(claim.metric)

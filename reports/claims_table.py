@@ -92,7 +92,7 @@ def claims_table(rows: Sequence[ClaimRow]) -> Table:
 def _table_row(row: ClaimRow) -> Row:
     claim, judged, over_all = row.claim, row.judged, row.judged.over_all
     profile = row.item.profile if row.has_page or judged.is_decided else NONE
-    typical_below = [row.interval_of(judged.seen)] if judged.seen else []
+    typical_below = [row.interval_of(judged.at_look)] if judged.at_look else []
     if over_all:
         interval = row.interval_of(over_all)
         typical_below.append(f"all {over_all.n}: {difference(claim.metric, over_all.value)} {interval}")

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.cell_results import ACCURACY, CellResult, Records, cell_result, counted
-from benchmark.verdicts.collapse import collapsed_cells
+from benchmark.verdicts.collapse import cells_below_baseline
 from benchmark.verdicts.judge import Judged, judge
 from reports.formatting import item_page
 
@@ -59,11 +59,12 @@ class ItemResults:
     def _of(self, metric: str, endpoint: str = "last") -> dict[str, CellResult]:
         """Return the values of a metric at a claim's endpoint for every cell by its label, in the item's order."""
         results = (cell_result(cell, self.records, self.item.seeds, metric, endpoint) for cell in self.item.cells)
-        return {one.cell.label: replace(one, collapsed=one.cell.label in self._collapsed) for one in results}
+        below = self._below_baseline
+        return {one.cell.label: replace(one, is_below_baseline=one.cell.label in below) for one in results}
 
     @functools.cached_property
-    def _collapsed(self) -> frozenset[str]:
-        return collapsed_cells(self.item, self.records)
+    def _below_baseline(self) -> frozenset[str]:
+        return cells_below_baseline(self.item, self.records)
 
     @functools.cached_property
     def agreements(self) -> dict[str, Agreement]:

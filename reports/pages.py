@@ -11,6 +11,7 @@ from benchmark.errors import DataError
 from benchmark.papers.item import UNTRAINED
 from benchmark.papers.items import ITEMS, VARIANT_OF, base_of
 from benchmark.papers.own import OWN
+from benchmark.records.seeds import seeds_text
 from benchmark.sharing.bundle import Bundle, check_bundle, noted, opened
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.statistics import summary
@@ -33,7 +34,7 @@ from reports.item_results import PAPERS, ItemResults, note_on_other_data
 from reports.leads import lead_text
 from reports.methods import property_table
 from reports.paper_table import frame_of
-from reports.provenance import code_versions, remarks, seeds_text, warnings
+from reports.provenance import code_versions, remarks, warnings
 from reports.published_table import unread_text
 from reports.rendering import MARKS
 from reports.sentences import Sentence, sentences_of, sentences_table

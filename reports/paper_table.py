@@ -273,7 +273,7 @@ def ours_entry(
         status = "quoted" if not result.awaited else result.status
         return TableEntry(below=(result.counts,), look=status, href=href, sort=-1.0)
     below = [result.counts] if with_counts or result.diverged else []
-    if metric == ACCURACY and result.collapsed:
+    if metric == ACCURACY and result.is_below_baseline:
         below.append(BELOW)
     elif metric == ACCURACY and at_chance(result):  # it may have no baseline in this item
         below.append(AT_CHANCE)

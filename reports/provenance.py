@@ -4,11 +4,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import Any, TypeAlias
 
 from benchmark.papers.item import CONFIRMING, Claim
 from benchmark.records.record import RunRecord
+from benchmark.records.seeds import seeds_text
 from benchmark.verdicts.families import families_in, hash_of
 from benchmark.verdicts.rule import RULE_VERSION, version_in_words
 from reports.formatting import count
@@ -49,16 +49,6 @@ def facts(entries: Mapping[int, Mapping[str, str]]) -> list[Fact]:
         pairs = [(value, "" if len(seeds) == len(entries) else seeds_text(seeds)) for value, seeds in by_value.items()]
         listed.append((name, pairs))
     return listed
-
-
-def seeds_text(seeds: Iterable[int]) -> str:
-    """Write "seed 3" or "seeds 0 to 2, 100 to 131"."""
-    consecutive = groupby(enumerate(sorted(seeds)), key=lambda pair: pair[1] - pair[0])
-    spans = []
-    for _, span in consecutive:
-        spans.append([seed for _, seed in span])
-    text = ", ".join(f"{span[0]} to {span[-1]}" if span[1:] else f"{span[0]}" for span in spans)
-    return f"seed {text}" if text.isdigit() else f"seeds {text}"
 
 
 def started(run: RunRecord) -> list[str]:

@@ -11,7 +11,7 @@ from benchmark.papers.items import ITEMS, VARIANTS, item_of, profiles
 from benchmark.records.collect import read_records
 from benchmark.records.not_committed import LeftOut, left_out
 from benchmark.records.record import RunRecord
-from reports.provenance import seeds_text
+from benchmark.records.seeds import seeds_text
 from reports.tables import Table, table_of
 
 

@@ -66,7 +66,7 @@ def runs_of(items: Iterable[ItemResults]) -> pd.DataFrame:
                 "setting": replace(experiment, method=method, evaluation=Evaluation()).cell_key,
                 "data": experiment.data.name,
                 "labelled": experiment.data.label_setting == "everywhere",
-                "collapsed": result.collapsed,
+                "collapsed": result.is_below_baseline,
                 "server_weight": weight,
             }
             for run in result.runs:

@@ -36,7 +36,7 @@ from typing import Any
 
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import Experiment, Precision
-from benchmark.federated.devices import choice_on, usual_choice
+from benchmark.federated.devices import choice_on, devices_named, usual_choice
 
 MEASURED = Path("benchmarks") / "gpu.json"  # in the folder of results
 ESTIMATED = Path(__file__).with_name("cards.toml")
@@ -171,13 +171,13 @@ def card_named(text: str | None, results: Path) -> Card | None:
     return next(iter(measured or found), None)
 
 
-def devices_or_card(text: str | None, results: Path, devices: Any) -> tuple[tuple[str, ...] | None, Card | None]:
+def devices_or_card(text: str | None, results: Path) -> tuple[tuple[str, ...] | None, Card | None]:
     """Return the devices that `text` names, or the card. Raise ConfigError if it names neither."""
     card = card_named(text, results)
     if card is not None:
         return None, card
     try:
-        return devices(text), None
+        return devices_named(text), None
     except ConfigError as error:
         shortest = [min(_names_of(name), key=len) for name in cards(results)]
         known = ", ".join(sorted(shortest))

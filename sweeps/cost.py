@@ -24,7 +24,8 @@ from sweeps.speed import seconds_on
 from sweeps.status import RunStatus
 
 RUN_SECONDS = 0.5  # measured seconds of a run outside its rounds: data, partition, Trainer, saves, weights on disk
-SAMPLED, ALIKE = 8, 3  # rounds that are counted if they differ, and if the first ones are equal
+SAMPLED = 8  # rounds that are counted if they differ
+ALIKE = 3  # rounds that are counted if the first ones are equal
 ENGINE = "pool"  # the engine of launchers, in one process
 ESTIMATED = "the rounds differ, so the totals are estimates from a sample of rounds"
 
@@ -108,7 +109,8 @@ def weighed(status: RunStatus, run: Experiment) -> RunStatus:
 
 def _was_timed_here(record: RunRecord) -> bool:
     """Return whether the run is done and was timed on this machine's CPU with the launchers' engine."""
-    engine, here = record.manifest.get("engine", {}), record.manifest.get("hardware") == hardware()
+    engine = record.manifest.get("engine", {})
+    here = record.manifest.get("hardware") == hardware()
     timed = record.status == "done" and "cpu_seconds" in record.result
     return timed and here and engine.get("name") == ENGINE and "device" not in engine
 

@@ -119,7 +119,8 @@ class MetaEnvironment(Environment):
 
     def pass_cost(self, images: Mapping[str, int], model: Model | None = None) -> Cost:
         """Return the cost of a pass of images through a network in evaluation mode. `images` are numbers by view."""
-        model, N = model or self.experiment.model, sum(images.values())
+        model = model or self.experiment.model
+        N = sum(images.values())
         flops, operations = pass_of(model, self.data.image_shape, self.data.num_classes)
         chunks = -(-N // CHUNK)
         seconds = step_seconds(N * flops, chunks * operations) + self.view_seconds(images)
@@ -178,7 +179,8 @@ class OneStepRunner(JobRunner):
     def _first_steps(self, job: Job, sources: Mapping[str, Part], batches: JobBatches) -> Iterator[LocalBatch]:
         """Yield one batch per phase. After the steps on them, add the cost of all steps of the job."""
         sizes = {name: min(job.data[name].batch_size, len(source)) for name, source in sources.items()}
-        streams, views = {}, Counter[str]()
+        streams = {}
+        views = Counter[str]()
         for name, source in sources.items():
             streams[name] = empty_batch(self._environment, job.data[name].views, source, sizes[name])
             views.update(dict.fromkeys(job.data[name].views, sizes[name]))
@@ -249,8 +251,10 @@ class RoundCounter:
 
     def play(self, number: int) -> Cost:
         """Count the cost of a round, with its share of the evaluations."""
-        environment, method = self._environment, self._environment.experiment.method
-        self._cost, self._clients = Cost(), set()
+        environment = self._environment
+        method = environment.experiment.method
+        self._cost = Cost()
+        self._clients = set()
         with self._meta:
             world = environment.world(number, lambda jobs: self._fit(jobs, number))
             self._state, _ = play_round(method, replace(self._state, clients=dict(self._kept)), world)
@@ -274,8 +278,10 @@ class RoundCounter:
             if kind not in self._kinds:
                 self._kinds[kind] = self._runner.play(job, number, private)
             outcome, cost = self._kinds[kind]
-            crosses = job.key.client >= 0  # jobs of the server send nothing over the network
-            self._cost += replace(cost, bytes_up=cost.bytes_up * crosses, bytes_down=bytes_down * crosses)
+            if job.key.client >= 0:
+                self._cost += replace(cost, bytes_down=bytes_down)
+            else:  # jobs of the server send nothing over the network
+                self._cost += replace(cost, bytes_up=0, bytes_down=0)
             if outcome.private is not None:
                 self._kept[state_key_of(job)] = outcome.private
             yield replace(outcome, key=job.key)

@@ -13,6 +13,7 @@ from typing import Any
 from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import UNTRAINED, Item
 from benchmark.records.record import Records
+from benchmark.records.seeds import seed_spans, span_text
 from benchmark.verdicts.cell_results import counted
 from benchmark.verdicts.judge import REJECTIONS, Judged, judge
 from benchmark.verdicts.open_claims import looks_of, too_few_in_words
@@ -42,7 +43,7 @@ class OpenClaims:
         runs: set[Run] = set()
         for judged in self.decidable:
             assert judged.evidence is not None  # of a claim that runs judge
-            first = judged.evidence.first
+            first = judged.evidence.block.first
             for label in judged.claim.labels:
                 cell = self.item.cell(label)
                 bound = bound_of(cell, self.item.cells)
@@ -55,7 +56,8 @@ class OpenClaims:
 
         `left_out` is their number.
         """
-        asked, number = f"--seeds {self.seeds}", f"{left_out:,} run{'s' if left_out > 1 else ''}"
+        asked = f"--seeds {self.seeds}"
+        number = f"{left_out:,} run{'s' if left_out > 1 else ''}"
         anyway = "--undecidable trains " + ("it" if left_out == 1 else "them") + " all the same"
         looks = Counter(judged.could_decide for judged in (*self.decidable, *self.others))
         few = too_few_in_words(dict(sorted(looks.items())), self.seeds)
@@ -116,7 +118,7 @@ def _decidable(item: Item, claims: list[Judged], records: Records, seeds: int) -
 
 def _waits_for_cells(item: Item, judged: Judged, records: Records, seeds: int) -> bool:
     assert judged.evidence is not None  # of a claim that runs judge
-    wanted = range(judged.evidence.first, judged.evidence.first + last_analysis(seeds))
+    wanted = range(judged.evidence.block.first, judged.evidence.block.first + last_analysis(seeds))
     cells = [item.cell(label) for label in judged.claim.labels]
     shown = [cell for cell in cells if cell.role in UNTRAINED]
     return any(seed not in records.get(cell.cell_key, {}) for cell in shown for seed in wanted)
@@ -174,12 +176,7 @@ def words_on_seeds(item: Item, claims: Sequence[Judged], planned: Plan, seeds: i
 
 def _seeds_in_words(seeds: Iterable[int]) -> str:
     """Format seeds as "seed 100" or "seeds 100 to 103 and 110"."""
-    runs: list[list[int]] = []
-    for seed in sorted(seeds):
-        if runs and seed == runs[-1][-1] + 1:
-            runs[-1].append(seed)
-        else:
-            runs.append([seed])
-    words = [f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
-    start = "seed" if sum(map(len, runs)) == 1 else "seeds"
-    return f"{start} {', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else f"{start} {words[0]}"
+    *others, last = (span_text(*span) for span in seed_spans(seeds))
+    if others:
+        return f"seeds {', '.join(others)} and {last}"
+    return f"seed {last}" if last.isdigit() else f"seeds {last}"

@@ -70,7 +70,8 @@ def _faults(record: RunRecord, run: Experiment, cost: RunCost) -> Iterator[Fault
 def _wrong_rounds(record: RunRecord, cost: RunCost, name: str, column: str) -> Iterator[Fault]:
     """Yield the first round with a count that differs from the settings' count or exceeds its upper bound."""
     for line in record.rounds:
-        right, found = getattr(cost.of_round(line["round"]), name), line.get(column, 0)
+        right = getattr(cost.of_round(line["round"]), name)
+        found = line.get(column, 0)
         may_be_fewer = _is_at_most(name, cost.notes) or bool(line.get(SKIPPED, 0))
         if found > right or (found < right and not may_be_fewer):
             amount = f"at most {right:,.0f}" if may_be_fewer else f"{right:,.0f}"

@@ -23,7 +23,8 @@ from benchmark.records.run_lock import is_held
 
 LONG_TRY = 60.0  # seconds; a run that trained longer than this had room on the disk in the meantime
 MOST_DEATHS = 3  # deaths of a run's process after which the run is given up; other runs continue
-SECONDS_OF_FULL_DISK, SECONDS_BETWEEN_TRIES = 600.0, 5.0  # longest wait for room on the disk, and time between tries
+SECONDS_OF_FULL_DISK = 600.0  # longest wait for room on the disk
+SECONDS_BETWEEN_TRIES = 5.0  # to write to it
 SECONDS_BETWEEN_LOOKS = 2.0  # between checks of a run that a different launch trains
 
 
@@ -170,7 +171,8 @@ class Launch:
     def note(self, run: Experiment, error: FsslError | None) -> None:
         """Record that a run of this launch has ended, and decide whether it is tried again."""
         self.at_work.discard(run)
-        self._deaths[run] += isinstance(error, RunDied)
+        if isinstance(error, RunDied):
+            self._deaths[run] += 1
         if isinstance(error, DiskFull):
             self._wait_for_room(run, error)
         elif isinstance(error, RunningElsewhere):

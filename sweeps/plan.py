@@ -13,7 +13,7 @@ from benchmark.records.collect import read_records
 from benchmark.records.identity import look_again
 from benchmark.records.record import FINISHED, CellRecords, Records, RunRecord, select_seeds
 from benchmark.verdicts.cell_results import seeds_awaited
-from benchmark.verdicts.families import closed, family_of
+from benchmark.verdicts.families import closed, judging_family
 
 Run = tuple[str, int]  # cell key and seed
 
@@ -97,8 +97,9 @@ def _first_seeds(item: Item) -> Mapping[str, list[int]]:
     for claim in (claim for claim in item.claims if claim.endpoint != "arithmetic"):  # no family judges it
         for cell in (cell for cell in item.cells if cell.label in claim.labels):
             bound = bound_of(cell, item.cells)
+            block, _ = judging_family(item, claim, item.closed)
             for one in (cell, bound) if bound is not None else (cell,):
-                firsts.setdefault(one.cell_key, set()).add(family_of(item, claim, item.closed)[0])
+                firsts.setdefault(one.cell_key, set()).add(block.first)
     return {cell.cell_key: sorted(firsts.get(cell.cell_key, {item.confirms_from})) for cell in item.cells}
 
 

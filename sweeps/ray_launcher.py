@@ -67,7 +67,8 @@ def train(
     is used on nodes without one. Raise CannotWrite if this node has a different results folder. Raise ConfigError if it
     has different code or lacks a custom method.
     """
-    node, deadline = socket.gethostname(), time.monotonic() + SECONDS_TO_SEE
+    node = socket.gethostname()
+    deadline = time.monotonic() + SECONDS_TO_SEE
     while not token.exists():
         if time.monotonic() > deadline:
             where = f"node {node} does not see {token.parent}"
@@ -98,7 +99,8 @@ class RayWorkers:
 
         self._ray, self._share, self._at_most = ray, share, at_most
         self._tasks: dict[Any, Experiment] = {}  # reference to the task's result -> its run
-        self._stopping, self._last_room = False, time.monotonic()
+        self._stopping = False
+        self._last_room = time.monotonic()
         if not self.size:
             raise ConfigError(f"no node of the cluster has {share[0]:g} CPUs and {share[1]:g} GPUs; see `ray status`")
         self._token = results.resolve() / f".launched-{secrets.token_hex(8)}"

@@ -26,7 +26,8 @@ from sweeps.counting import Cost, step_seconds
 from sweeps.meta import META, WithoutNumbers, network_on_meta
 from sweeps.stand_in import stand_in_set
 
-FEW, MANY = 2, 16  # images of a timed step: for a large network on a CPU, and for all others
+FEW = 2  # images of a timed step for a large network on a CPU
+MANY = 16  # images of all other timed steps
 AFFORDABLE = 5e9  # most FLOPs of a timed step on a CPU with MANY images
 TIMED_STEPS = 8
 

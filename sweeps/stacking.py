@@ -71,7 +71,8 @@ def kinds_of(experiment: Experiment) -> dict[str, str]:
     The reason is empty if they train together.
     """
     environment = on_noise(experiment)
-    method, examiner = environment.experiment.method, Examiner(environment)
+    method = environment.experiment.method
+    examiner = Examiner(environment)
     threads = torch.get_num_threads()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the reasons are returned

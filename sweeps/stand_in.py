@@ -91,7 +91,8 @@ class SureReader(JobReader):
 
     def predict(self, weights: Weights, part: PartName, view: str) -> Tensor:
         self.predicted = True
-        N, D = self._read(part, view), self._environment.data.num_classes
+        N = self._read(part, view)
+        D = self._environment.data.num_classes
         return SURE * nn.functional.one_hot(torch.arange(N) % D, D).float()
 
     def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:

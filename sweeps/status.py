@@ -79,7 +79,9 @@ def status_of(folder: Path, *, name: str, rounds: int, record: RunRecord | None 
     `rounds` is the number in its experiment. `record` is the run record if it was read before; it may be a committed
     copy. All rounds count as equal work; `cost.weighed` changes this.
     """
-    key, seed, work = folder.parent.name, int(_seed_named(folder)), float(rounds)
+    key = folder.parent.name
+    seed = int(_seed_named(folder))
+    work = float(rounds)
     status = RunStatus(cell_key=key, seed=seed, name=name, state="missing", rounds=rounds, work=work)
     try:
         record = record or read_run(folder)
@@ -94,7 +96,8 @@ def status_of(folder: Path, *, name: str, rounds: int, record: RunRecord | None 
 
 
 def _finished(status: RunStatus, record: RunRecord) -> RunStatus:
-    result, rounds = record.result, record.result["rounds"]
+    result = record.result
+    rounds = result["rounds"]
     return replace(
         status,
         state=result["status"],
@@ -171,7 +174,8 @@ def on_disk(results: Path, profile: str | None = None) -> list[RunStatus]:
             experiment = record.experiment
             name = f"{experiment['method']['kind']} on {public_name(experiment['data']['name'])}, {key}"
             right = seed_folder(folder.parent, experiment)
-            known, rounds = record if right == folder else None, experiment["federation"]["rounds"]
+            known = record if right == folder else None
+            rounds = experiment["federation"]["rounds"]
             runs[right] = where_apart(status_of(right, name=name, rounds=rounds, record=known), right, experiment)
     unread = (RunStatus(cell_key="", seed=0, name="", rounds=0, state="damaged", trouble=text) for text in troubles)
     return [*runs.values(), *unread]

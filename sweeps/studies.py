@@ -202,7 +202,8 @@ def study_of_words(words: Sequence[str], experiment: Experiment, *, typed: str, 
     data = experiment.data
     if not data.N_validation:
         experiment = replace(experiment, data=replace(data, N_validation=max(HELD_OUT, data.N_s)))
-    method, space = method_name(experiment.method), tuple(map(_span, words))
+    method = method_name(experiment.method)
+    space = tuple(map(_span, words))
     study = Study(
         name=f"mine/{method}",
         title=f"{method}: {', '.join(span.field for span in space)}",

@@ -18,8 +18,16 @@ COMMAND = ("${env}", "${interpreter}", "-m", "benchmark.cli.main", "run", "--swe
 PROGRAM = "benchmark/cli/main.py"  # the agent requires a program, although the command does not use it
 METRIC = {"name": "test/accuracy", "goal": "maximize"}
 FIELDS = (
-    *("name", "description", "project", "program", "method", "metric"),
-    *("run_cap", "command", "parameters", "early_terminate"),
+    "name",
+    "description",
+    "project",
+    "program",
+    "method",
+    "metric",
+    "run_cap",
+    "command",
+    "parameters",
+    "early_terminate",
 )
 METHODS = ("grid", "random", "bayes")
 MISSING = {  # the value of a field that the server requires

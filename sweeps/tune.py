@@ -194,7 +194,8 @@ def summary_of(study: Study, trials: optuna.Study) -> dict[str, Any]:
     complete = [trial for trial in frozen if trial.state == TrialState.COMPLETE and trial.value is not None]
     best = max(complete, key=lambda trial: (round(trial.value or 0.0, 9), -trial.number), default=None)
     default = next((trial for trial in complete if study.values(trial.params) == study.defaults), None)
-    data, runs = study.experiment.data, study.runs(study.defaults)
+    data = study.experiment.data
+    runs = study.runs(study.defaults)
     space = [{**span.to_json(), "default": study.defaults[span.field]} for span in study.space]
     experiment = {name: value for name, value in to_json(runs[0]).items() if name != "seed"}
     tried = []

@@ -223,7 +223,8 @@ def _limit() -> None:
 def _check(request: Mapping[str, Any], place: Path) -> None:
     from benchmark.cli.verify import further_troubles
 
-    bundle, trusted = opened(Path(request["path"])), bool(request["trusted"])
+    bundle = opened(Path(request["path"]))
+    trusted = bool(request["trusted"])
     with running(bundle) if trusted else contextlib.nullcontext():
         faults, absent = check_bundle(bundle, trusted=trusted)
         others, not_compared = further_troubles(bundle.records, trusted=trusted)

@@ -89,7 +89,8 @@ def device(options: argparse.Namespace) -> str:
     driver = driver_cuda()
     if driver is None:
         return cpu
-    build, can = build_for(driver), f"the driver can run CUDA {driver[0]}.{driver[1]}"
+    build = build_for(driver)
+    can = f"the driver can run CUDA {driver[0]}.{driver[1]}"
     if torch.version.cuda is None:
         return cpu if build == "cpu" else f"{cpu}; {can}, so `{install_command(build)}` installs torch for the GPU"
     if int(torch.version.cuda.partition(".")[0]) <= driver[0]:

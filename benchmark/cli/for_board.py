@@ -17,19 +17,20 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from benchmark.cli.accepted import store
 from benchmark.cli.apart import Trained, checked, trained
 from benchmark.data.datasets import is_available
 from benchmark.data.folder import public_name
 from benchmark.errors import DataError
-from benchmark.files import ANEW, write_atomically, write_json
+from benchmark.files import ANEW, write_atomically
 from benchmark.records.identity import own_names
 from benchmark.records.provenance import commit, hardware
 from benchmark.records.record import FINISHED, RunRecord
-from benchmark.sharing.bundle import SUBMITTED, Bundle, noted, opened
+from benchmark.records.seeds import seeds_text
+from benchmark.sharing.bundle import Bundle, opened
 from benchmark.sharing.comment import code, shortened
 from benchmark.sharing.verify import Retrained, compared, troubles_of, why_not_here, why_not_this_code
-from reports.formatting import count, slug
-from reports.provenance import seeds_text
+from reports.formatting import count
 
 Status: TypeAlias = Literal["accepted", "refused", "not checkable here"]
 STATUSES: tuple[Status, ...] = ("accepted", "refused", "not checkable here")
@@ -87,7 +88,7 @@ def run_for_board(path: Path, options: argparse.Namespace) -> int:
     found = verified(path, options)
     by = options.by or "an unnamed verifier"
     if options.accept and found.exit_code == 0:
-        store(found, options.results, by)
+        _store(found, options.results, by)
     if options.report is not None:
         write_atomically(options.report, report_of(found, by).encode())
     if options.json:
@@ -112,7 +113,9 @@ def verified(path: Path, options: argparse.Namespace) -> Verified:
     seen = checked(path, bundle, trusted=options.trust)
     drawn = _drawn(bundle, options)
     of_cells, whole = _by_cell(bundle, seen.faults)
-    left, outcomes, seconds = 60.0 * options.budget, dict[Path, Retrained](), 0.0
+    left = 60.0 * options.budget
+    outcomes = dict[Path, Retrained]()
+    seconds = 0.0
     if not seen.faults:
         for run in drawn:
             outcomes[run.path], took = _trained_again(bundle, run, left - seconds, options)
@@ -138,7 +141,8 @@ def _drawn(bundle: Bundle, options: argparse.Namespace) -> list[RunRecord]:
 
     Order them by their time, the shortest first.
     """
-    draw, chosen = random.Random(options.seed), list[RunRecord]()
+    draw = random.Random(options.seed)
+    chosen = list[RunRecord]()
     for key in sorted(bundle.card["labels"]):
         runs = [run for run in bundle.records if run.cell_key == key and run.status in FINISHED]
         chosen += draw.sample(runs, min(options.retrain, len(runs)))
@@ -180,14 +184,16 @@ def _trained_again(bundle: Bundle, run: RunRecord, left: float, options: argpars
 
 def _why_not(run: RunRecord, left: float, options: argparse.Namespace) -> str | None:
     """Return why this machine cannot train the run again now, or None if it can."""
-    own, data = own_names(run.experiment), str(run.experiment["data"]["name"])
+    own = own_names(run.experiment)
+    data = str(run.experiment["data"]["name"])
     if data.startswith("folder:"):
         return f"its images ({public_name(data)}) are the sender's"
     if own and not options.trust:
         return f"it is of {', '.join(own)}: read its source, then type --trust"
     if not is_available(data):
         return f"the files of {data} are not on this machine"
-    if reason := why_not_this_code(run) if own else why_not_here(run):
+    reason = why_not_this_code(run) if own else why_not_here(run)
+    if reason is not None:
         return reason
     recorded = _recorded_seconds(run)
     if left < 1 or recorded > LONGER * left:
@@ -285,19 +291,9 @@ def code_version() -> str:
     return f"{known['commit'][:10]}{' with changes' if known['changes'] else ''}"
 
 
-def store(found: Verified, results: Path, by: str) -> None:
-    """Store an accepted submission with a note on who trained which runs again.
-
-    If it is already stored, only write the note.
-    """
+def _store(found: Verified, results: Path, by: str) -> None:
+    """Store an accepted submission with a note on who trained which runs again."""
     assert found.bundle is not None  # it is accepted
-    folder = results / SUBMITTED
-    place = folder / f"{slug(found.bundle.card['title'])}-{found.digest[:8]}.zip"
-    if found.path.absolute().parent == folder.absolute():
-        place = found.path.absolute()
-    known = noted(place)
-    again = sorted({*known["retrained"], *found.retrained})
-    own = {"by": by, "hardware": hardware_in_words(), "code": code_version(), "runs": found.retrained}
-    write_atomically(place, found.bundle.content)
-    note = {"retrained": again, "believed": list(found.believed), "verified": [*known["verified"], own]}
-    write_json(place.with_suffix(".json"), note)
+    check = {"by": by, "hardware": hardware_in_words(), "code": code_version(), "runs": found.retrained}
+    retrained, believed = found.retrained, found.believed
+    store(found.path, found.bundle, results, retrained=retrained, believed=believed, verified=[check])

@@ -91,7 +91,8 @@ def _item(item: Item, planned: Plan) -> Row:
 def _methods() -> list[Row]:
     rows = []
     for kind, method in METHODS.items():
-        labels, what = ", ".join(sorted(method().needs)), "{name}: {what}".format(**described(kind))
+        labels = ", ".join(sorted(method().needs))
+        what = "{name}: {what}".format(**described(kind))
         rows.append({"method": kind, "labels": labels, "what": what})
     return rows
 

@@ -184,69 +184,101 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # names of classes may not be in the terminal's alphabet
     if os.getcwd() not in sys.path:  # for a user's module:Class; last, so that it hides no package
         sys.path.append(os.getcwd())
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    whole = bool(os.environ.get(FULL))  # whether whole tracebacks are shown
     try:
-        check_packages()
-        if words == ["--install-completion"]:
-            from benchmark.cli.completion import install
-
-            install()
-            return 0
-        if words and words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
-            option = words[0].partition("=")[0]
-            raise ConfigError(f"unknown option {option!r}; options follow a command, see `fssl --help`")
-        _check_withdrawn(words)
-        options, rest = parser(words[0] if words else None).parse_known_args(words)
-        options.rest = rest
-        if options.traceback:
-            whole = True
-            os.environ[FULL] = "1"  # read by whoever shows a failure
-        options.parser.refuse(rest, getattr(options, "fields_of", None))
-        if words[0] in (*READING, *SHOWING) and not options.results.is_dir() and options.results != DEFAULT_RESULTS:
-            if words[0] in READING:
-                raise DataError(
-                    f"--results: {options.results} does not exist; check its name, or create the folder first"
-                )
-            print(f"fssl: {options.results} does not exist yet, so no run in it counts", file=sys.stderr)
-        for name in getattr(options, "methods", ()):
-            from benchmark.methods.registry import method_class
-
-            method_class(name)  # imported: from this line on, records that name it can be read
-        for name in getattr(options, "networks", ()):
-            from benchmark.models.build import network_class
-
-            network_class(name)
-        if root := getattr(options, "data_root", None):  # counts wherever data are looked for, in other processes, too
-            os.environ["FSSL_DATA"] = str(root.absolute())
-        for name in ("results", "site"):  # a user's module may change the working folder
-            if getattr(options, name, None) is not None:
-                setattr(options, name, getattr(options, name).absolute())
-        if signal.getsignal(signal.SIGINT) is leave:  # all is loaded
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        code = int(options.run_command(options) or 0)
-        sys.stdout.flush()
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
+    except (Exception, KeyboardInterrupt) as error:
+        code = _report(error)
+        if code is None:  # a bug of this suite: whoever reports it needs the traceback
+            raise
         return code
-    except FsslError as error:
-        if whole:
+
+
+def _run(words: Sequence[str]) -> int:
+    check_packages()
+    if words == ["--install-completion"]:
+        from benchmark.cli.completion import install
+
+        install()
+        return 0
+    options = _command_line(words)
+    _check_folders(options)
+    _import_custom(options)
+    _settle_paths(options)
+    if signal.getsignal(signal.SIGINT) is leave:  # all is loaded
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    code = int(options.run_command(options) or 0)
+    sys.stdout.flush()
+    return code
+
+
+def _command_line(words: Sequence[str]) -> argparse.Namespace:
+    """Read the command and its options. Raise ConfigError for the first word that is not understood."""
+    if words and words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
+        option = words[0].partition("=")[0]
+        raise ConfigError(f"unknown option {option!r}; options follow a command, see `fssl --help`")
+    _check_withdrawn(words)
+    options, rest = parser(words[0] if words else None).parse_known_args(words)
+    options.rest = rest
+    if options.traceback:
+        os.environ[FULL] = "1"  # read by whoever shows a failure, in other processes, too
+    options.parser.refuse(rest, getattr(options, "fields_of", None))
+    return options
+
+
+def _check_folders(options: argparse.Namespace) -> None:
+    """Raise DataError if the command needs a results folder that does not exist."""
+    if options.verb not in (*READING, *SHOWING) or options.results.is_dir() or options.results == DEFAULT_RESULTS:
+        return
+    if options.verb in READING:
+        raise DataError(f"--results: {options.results} does not exist; check its name, or create the folder first")
+    print(f"fssl: {options.results} does not exist yet, so no run in it counts", file=sys.stderr)
+
+
+def _import_custom(options: argparse.Namespace) -> None:
+    """Import the custom methods and networks of the options; from then on, records that name them can be read."""
+    for name in getattr(options, "methods", ()):
+        from benchmark.methods.registry import method_class
+
+        method_class(name)
+    for name in getattr(options, "networks", ()):
+        from benchmark.models.build import network_class
+
+        network_class(name)
+
+
+def _settle_paths(options: argparse.Namespace) -> None:
+    """Make the folders of the options absolute, because a user's module may change the working folder."""
+    if root := getattr(options, "data_root", None):  # counts wherever data are looked for, in other processes, too
+        os.environ["FSSL_DATA"] = str(root.absolute())
+    for name in ("results", "site"):
+        if getattr(options, name, None) is not None:
+            setattr(options, name, getattr(options, name).absolute())
+
+
+def _report(error: Exception | KeyboardInterrupt) -> int | None:
+    """Print the error in one line, or nothing if the reader of the output is gone, and return the exit code.
+
+    Return None for a bug of this suite.
+    """
+    if isinstance(error, FsslError):
+        if os.environ.get(FULL):
             traceback.print_exc()
         print(f"fssl: {one_line(error)}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
+    if isinstance(error, KeyboardInterrupt):
         print("fssl: stopped; the same command resumes from the last save", file=sys.stderr)
         return Stopped.exit_code
-    except Exception as error:
-        if not isinstance(error, OSError) or error.errno not in (errno.EPIPE, errno.ENOSPC):
-            failure = failure_of(error)
-            if failure is None:  # a bug of this suite: whoever reports it needs the traceback
-                raise
-            print(f"fssl: {failure.text()}", file=sys.stderr)
-            return FsslError.exit_code
+    if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.ENOSPC):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # because Python would write there once more
         if error.errno == errno.EPIPE:  # the reader (head, less) has closed it
             return 0
         print(f"fssl: cannot write: {error.strerror}; make room, and type the same again", file=sys.stderr)
         return DiskFull.exit_code
+    failure = failure_of(error)
+    if failure is None:
+        return None
+    print(f"fssl: {failure.text()}", file=sys.stderr)
+    return FsslError.exit_code
 
 
 def _check_withdrawn(words: Sequence[str]) -> None:

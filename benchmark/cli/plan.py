@@ -11,7 +11,7 @@ from rich.filesize import decimal
 
 from benchmark.cli import shared_options
 from benchmark.experiment import Experiment
-from benchmark.federated.devices import auto_devices, card_name, devices_named
+from benchmark.federated.devices import auto_devices, card_name
 from benchmark.federated.processes import CPU, usable_cores
 from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.open_claims import looks_in_words, looks_of
@@ -54,7 +54,7 @@ def run_command(options: argparse.Namespace) -> None:
     and the plan names the source. The plan also shows at how many confirmatory seeds (--seeds N) open claims can be
     decided, which runs `fssl reproduce` leaves out because they decide no claim, and which seeds can never count.
     """
-    options.devices, card = devices_or_card(options.devices, options.results, devices_named)
+    options.devices, card = devices_or_card(options.devices, options.results)
     for name, part in _parts(options):
         runs = (*(part.runs if options.all else part.missing), *part.waiting)
         if len(runs) > MANY:

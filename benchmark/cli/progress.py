@@ -33,7 +33,8 @@ class Display(contextlib.ExitStack):
         super().__init__()
         self._pace = FEW_LINES if few_lines else (SECONDS_BETWEEN_LINES, 0.1)
         live = Live(console=console, auto_refresh=False, transient=True)
-        self._console, self._live = console, self.enter_context(live) if console.is_terminal else None
+        self._console = console
+        self._live = self.enter_context(live) if console.is_terminal else None
         self._began = self._next = time.monotonic()  # `_next`: when to show the runs again
 
     def show(self, look: Callable[[], Sequence[RunStatus]]) -> None:

@@ -20,6 +20,7 @@ from benchmark.cli.progress import Display, watching
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError
 from benchmark.experiment import Experiment
 from benchmark.plain import expanded
+from benchmark.records.seeds import seeds_text
 
 if TYPE_CHECKING:  # imported only for a queue, since `fssl work` does not need these modules
     from sweeps.launcher import Workers
@@ -255,7 +256,7 @@ class Report:
                 reasons = Counter(unit["reason"] for unit in entry["units"] if unit["state"] == state)
                 why = f": {reasons.most_common(1)[0][0]}" if any(reasons) else ""
                 if seeds:
-                    print(f"  {state:<12}{_in_words(seeds)}{why}")
+                    print(f"  {state:<12}{seeds_text(seeds)}{why}")
         if self.time_is_up:
             print(f"time is up: {len(table.stopped)} runs stopped with a save; the same command resumes them")
         trained = content["trained"]
@@ -310,15 +311,3 @@ class Report:
         else:
             reason = f"is for {unit.entry.card or unit.entry.device}, and this call trains on {self.device}"
         return {"seed": unit.seed, "state": state, "reason": reason}
-
-
-def _in_words(seeds: Sequence[int]) -> str:
-    """Return the seeds as text, such as "seeds 100 to 103, 107"."""
-    spans: list[list[int]] = []
-    for seed in sorted(seeds):
-        if spans and spans[-1][1] == seed - 1:
-            spans[-1][1] = seed
-        else:
-            spans.append([seed, seed])
-    words = [f"{first} to {last}" if last > first else f"{first}" for first, last in spans]
-    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(words)}"

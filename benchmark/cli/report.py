@@ -128,7 +128,8 @@ def build_site(
     """Build the whole site, or only the pages of the tables in `shown`, or of the named tables and profiles."""
     troubles: list[str] = []
     read = read_once(partial(read_records, troubles=troubles))
-    every, files = (*ITEMS, *VARIANTS), [name for name in names if name.endswith(".toml")]
+    every = (*ITEMS, *VARIANTS)
+    files = [name for name in names if name.endswith(".toml")]
     known = [*shown, *on_disk((*every, *files), PROFILES, results, read)]
     chosen = on_disk(names or every, profiles or PROFILES, results, read) if names or profiles else shown
     only = {(item.name, item.profile) for item, _ in chosen} if shown or names or profiles else None

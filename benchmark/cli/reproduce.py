@@ -74,7 +74,8 @@ def reproduce(options: argparse.Namespace) -> int:
         raise failure  # there is nothing to show
     results = results_of(planned, seeds)
     # A user who stops the command does not wait for pages.
-    site, stopped = site_of(options), isinstance(failure, Stopped)
+    site = site_of(options)
+    stopped = isinstance(failure, Stopped)
     for item, records in results:
         show(item, records, options, report=None if stopped else str(site / item_page(item)))
     if failure is None and seeds == Seeds() and len(chosen) == 1 and not options.json:
@@ -206,7 +207,8 @@ def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:
     from benchmark.cli.plan import cost_here, in_place
     from benchmark.verdicts.open_claims import could_decide
 
-    looks, parts = could_decide(planned.items, planned.records), list[str]()
+    looks = could_decide(planned.items, planned.records)
+    parts = list[str]()
     for seeds in (Seeds(pilots=item.seeds), *(Seeds(confirming=look, decisive=True) for look in looks)):
         more = plan(
             [item], options.results, seeds=seeds, with_reference=shared_options.uses_reference(options), tell=False
@@ -223,7 +225,8 @@ def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:
 def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Path, site: Path) -> None:
     """Build the site with the pages of these tables, unless tables, run records, seeds and code are unchanged."""
     names = {(item.name, item.profile) for item, _ in shown}
-    mark, state = site / BUILT_FROM, f"{sorted(names)} {seeds} {state_of(results)}"
+    mark = site / BUILT_FROM
+    state = f"{sorted(names)} {seeds} {state_of(results)}"
     if not mark.is_file() or mark.read_text() != state:
         from benchmark.cli.report import build_site
 

@@ -232,7 +232,8 @@ def resolve(config: Path | None, overrides: Sequence[str], *, start: Experiment 
 
 def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
     """Parse `--a.b=c` and `--a.b c` as (key, text). Raise ConfigError for other words."""
-    settings, rest = [], list(words)
+    settings = []
+    rest = list(words)
     while rest:
         word = rest.pop(0)
         if not word.startswith("--"):

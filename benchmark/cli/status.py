@@ -80,7 +80,8 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
         folder = run_folder(options.results, run)
         # A committed copy counts as the record of a run that never began in this folder.
         finished = known.finished(run)
-        name, rounds = names.get(run.cell_key, "trial" if known.items else run.cell_key), run.federation.rounds
+        name = names.get(run.cell_key, "trial" if known.items else run.cell_key)
+        rounds = run.federation.rounds
         statuses.append(where_apart(status_of(folder, name=name, rounds=rounds, record=finished), folder, to_json(run)))
     if any(status.state == "running" for status in statuses):
         from sweeps.cost import weighed  # imports the training code, so only if a remaining time is shown

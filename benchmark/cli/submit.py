@@ -2,27 +2,27 @@
 
 import argparse
 import contextlib
-import hashlib
 import json
 import random
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 
+from benchmark.cli.accepted import store
 from benchmark.cli.main import number
 from benchmark.cli.verify import further_troubles
 from benchmark.errors import ConfigError, DataError
-from benchmark.files import ANEW, write_atomically, write_json
+from benchmark.files import ANEW
 from benchmark.papers.items import items
 from benchmark.records.collect import read_records
 from benchmark.records.identity import own_names
 from benchmark.records.record import FINISHED, Records, RunRecord
-from benchmark.sharing.bundle import SUBMITTED, Bundle, check_bundle, noted, opened, running, write
+from benchmark.records.seeds import seeds_text
+from benchmark.sharing.bundle import Bundle, check_bundle, opened, running, write
 from benchmark.sharing.verify import Retrained, retrain_each, troubles_of, why_not_here
-from reports.formatting import slug
-from reports.provenance import seeds_text
 from sweeps.plan import plan, restricted
 
 
@@ -80,47 +80,72 @@ def _chosen(options: argparse.Namespace) -> tuple[str, dict[str, str], Records]:
     return f"{item.title} ({item.name}, {item.profile})", labels, restricted(planned.records, planned.shown)
 
 
+@dataclass(kw_only=True)
+class CheckedSubmission:
+    """The results of checking a submission, as far as the check came."""
+
+    bundle: Bundle | None = None  # None if the file is not a readable submission
+    reasons: list[str] = field(default_factory=list)  # why it is refused; empty if it is accepted
+    believed: list[str] = field(default_factory=list)  # parts that are accepted without a check
+    not_trainable: dict[Path, str] = field(default_factory=dict)  # record -> why this machine cannot train it again
+    outcomes: Mapping[Path, Retrained] = field(default_factory=dict)  # of the records that were trained again
+
+    @property
+    def retrained(self) -> list[str]:
+        """Return the names of the records that were compared with a new run."""
+        return [f"{name}" for name, outcome in self.outcomes.items() if not outcome.skipped]
+
+
 def verify_bundle(path: Path, options: argparse.Namespace) -> int:
     """Accept or refuse a submission, in one line with the reason."""
-    outcomes: Mapping[Path, Retrained] = {}
-    bundle, believed, unchecked = None, list[str](), dict[Path, str]()
+    checked = _checked(path, options)
+    bundle, reasons, retrained = checked.bundle, checked.reasons, checked.retrained
+    if bundle is not None and options.accept and not reasons:
+        retrained = store(path, bundle, options.results, retrained=retrained, believed=checked.believed)
+    if options.json:
+        card = {**bundle.card, **bundle.contents} if bundle is not None else {}
+        not_trainable = {f"{name}": reason for name, reason in checked.not_trainable.items()}
+        facts = {"card": card, "retrained": retrained, "believed": checked.believed, "not_trainable": not_trainable}
+        print(json.dumps({"bundle": f"{path}", "accepted": not reasons, "troubles": reasons, **facts}))
+    elif bundle is not None and not reasons:
+        text = _in_words(bundle, retrained, checked.believed, checked.not_trainable)
+        print(f"{path}: accepted: {_plain(text.removesuffix(f'; {ANEW}'))}")
+    else:
+        more = f" (and {len(reasons) - 1} more)" if reasons[1:] else ""
+        print(f"{path}: refused: {_plain(reasons[0].removesuffix(f'; {ANEW}'))}{more}")
+    return DataError.exit_code if reasons else 0
+
+
+def _checked(path: Path, options: argparse.Namespace) -> CheckedSubmission:
+    """Check the submission, and train N of its runs again if no check fails."""
+    checked = CheckedSubmission()
     try:
-        bundle = opened(path)
+        bundle = checked.bundle = opened(path)
         if bundle.own:
             does = "used" if options.trust else "not used: read it, then --trust uses it, and nothing confines it"
             print(f"fssl: {path}: custom code, {does}: {_plain(', '.join(bundle.own))}", file=sys.stderr)
         with running(bundle) if options.trust else contextlib.nullcontext():
-            reasons, absent = check_bundle(bundle, trusted=options.trust)
+            faults, absent = check_bundle(bundle, trusted=options.trust)
             others, not_compared = further_troubles(bundle.records, trusted=options.trust)
-            believed = [*sorted(absent), *([] if options.trust else bundle.own), *sorted(not_compared)]
-            reasons += others
+            checked.believed = [*sorted(absent), *([] if options.trust else bundle.own), *sorted(not_compared)]
+            checked.reasons = [*faults, *others]
             why_not = {run.path: _why_not(run, options) for run in bundle.records}
-            unchecked = {path: reason for path, reason in why_not.items() if reason is not None}
-            if options.retrain and not reasons:
-                outcomes = _retrained(bundle, unchecked, options)
-                reasons = troubles_of(outcomes)
-                if not outcomes:
-                    reasons = [f"nothing was checked by training: {next(iter(unchecked.values()))}"]
+            checked.not_trainable = {name: reason for name, reason in why_not.items() if reason is not None}
+            if options.retrain and not checked.reasons:
+                checked.outcomes = _retrained(bundle, checked.not_trainable, options)
+                checked.reasons = troubles_of(checked.outcomes)
+                if not checked.outcomes:
+                    reason = next(iter(checked.not_trainable.values()))
+                    checked.reasons = [f"nothing was checked by training: {reason}"]
     except DataError as error:
-        reasons = [f"{error}"]
-    again = [f"{name}" for name, outcome in outcomes.items() if not outcome.skipped]
-    if bundle is not None and options.accept and not reasons:
-        again = _accept(bundle, again, believed, options.results)
-    told = _in_words(bundle, again, believed, unchecked) if bundle is not None and not reasons else reasons[0]
-    if options.json:
-        card = {**bundle.card, **bundle.contents} if bundle is not None else {}
-        not_here = {f"{name}": reason for name, reason in unchecked.items()}
-        facts = {"card": card, "retrained": again, "believed": believed, "not_trainable": not_here}
-        print(json.dumps({"bundle": f"{path}", "accepted": not reasons, "troubles": reasons, **facts}))
-    else:
-        more = f" (and {len(reasons) - 1} more)" if reasons[1:] else ""
-        print(f"{path}: {'refused' if reasons else 'accepted'}: {_plain(told.removesuffix(f'; {ANEW}'))}{more}")
-    return DataError.exit_code if reasons else 0
+        checked.reasons = [f"{error}"]
+    return checked
 
 
 def _why_not(run: RunRecord, options: argparse.Namespace) -> str | None:
     """Return why this machine cannot train a submission's run again, or None if it can."""
-    if own := own_names(run.experiment) if not options.trust else []:
+    own = own_names(run.experiment)
+    if own and not options.trust:
         return f"it is of {', '.join(own)}: read it, then type --trust"
     return why_not_here(run)
 
@@ -132,20 +157,6 @@ def _retrained(bundle: Bundle, unchecked: Collection[Path], options: argparse.Na
     able = [run for run in bundle.records if run.path not in unchecked]
     drawn = random.Random(options.seed).sample(able, min(options.retrain, len(able)))
     return retrain_each(drawn, silent=options.json)
-
-
-def _accept(bundle: Bundle, again: Sequence[str], believed: Sequence[str], results: Path) -> list[str]:
-    """Store the submission among the results, for the site.
-
-    Return the names of all its runs that were trained again, in this or an earlier call.
-    """
-    digest = hashlib.sha256(bundle.content).hexdigest()[:8]
-    place = results / SUBMITTED / f"{slug(bundle.card['title'])}-{digest}.zip"
-    before = noted(place)
-    known = sorted({*before["retrained"], *again})
-    write_atomically(place, bundle.content)
-    write_json(place.with_suffix(".json"), {**before, "retrained": known, "believed": list(believed)})
-    return known
 
 
 def _in_words(bundle: Bundle, again: Sequence[str], believed: Sequence[str], unchecked: Mapping[Path, str]) -> str:

@@ -117,7 +117,8 @@ def _text(value: object) -> str:
 def in_words(summary: Mapping[str, Any]) -> str:
     """Return a text with the number of finished trials, the gain of the best one, and its values."""
     trials = {trial["number"]: trial for trial in summary["trials"]}
-    seeds, data = len(summary["seeds"]), summary["data"]
+    seeds = len(summary["seeds"])
+    data = summary["data"]
     lines = [f"{summary['study']} ({summary['profile']}): {counts_text(summary)}; up to {seeds} seeds each"]
     for name in ("default", "best"):
         if (trial := trials.get(summary[name])) is not None:

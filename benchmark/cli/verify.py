@@ -4,8 +4,9 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmark.cli.main import add_methods, number
 from benchmark.errors import ConfigError, DataError
@@ -91,25 +92,15 @@ def run_command(options: argparse.Namespace) -> int:
     divergence that did not happen.
     """
     bundles = [name for name in options.items if name.endswith(".zip")]
-    if bundles and (len(bundles) < len(options.items) or options.claims):
-        raise ConfigError(f"{bundles[0]} is a submission; verify submissions without ITEMs and --claims")
+    _check_options(options, bundles)
     if options.for_board:
-        if len(bundles) != 1:
-            raise ConfigError("--for-board needs one submission; type `fssl verify --for-board bundle.zip --retrain 1`")
         from benchmark.cli.for_board import run_for_board
 
         return run_for_board(Path(bundles[0]), options)
-    if options.report is not None or options.by:
-        raise ConfigError("--report and --by apply only with --for-board; add it")
     if bundles:
         from benchmark.cli.submit import verify_bundle
 
         return max([verify_bundle(Path(name), options) for name in bundles])
-    if options.trust or options.accept:
-        raise ConfigError("--trust and --accept apply only to a submission; type `fssl verify bundle.zip`")
-    if options.items and not options.claims:
-        words = " ".join(options.items)
-        raise ConfigError(f"{words}: only with --claims; type `fssl verify` for all records, or add --claims")
     chosen = items(options.items, options.profile)
     troubles: list[str] = []
     records = list(all_records(options.results, troubles))
@@ -120,35 +111,58 @@ def run_command(options: argparse.Namespace) -> int:
     troubles += [*changed_copies(options.results), *faults, *others]
     retrained = retrain_each(_to_retrain(records, chosen, options), silent=options.json)
     troubles += troubles_of(retrained)
-    older = older_numerics(records)
-    beside = number_of_no_table(records)
+    summary = {
+        "records": len(records),
+        "of_no_table": number_of_no_table(records),
+        "left_out": left_out_in_words(options.results),
+        "older_numerics": older_numerics(records),
+        "troubles": troubles,
+        "absent": sorted(absent),
+        "not_compared": sorted(not_compared),
+        "retrained": {str(path): vars(outcome) for path, outcome in retrained.items()},
+    }
     if options.json:
-        summary = {
-            "records": len(records),
-            "of_no_table": beside,
-            "left_out": left_out_in_words(options.results),
-            "older_numerics": older,
-            "troubles": troubles,
-            "absent": sorted(absent),
-            "not_compared": sorted(not_compared),
-            "retrained": {str(path): vars(outcome) for path, outcome in retrained.items()},
-        }
         print(json.dumps(summary))
     else:
-        for line in troubles:
-            print(line)
-        if absent:
-            print(f"not computed again, because these files are missing: {', '.join(sorted(absent))}", file=sys.stderr)
-        for line in older:
-            print(f"not reproduced bit by bit by this code, and valid: {line}")
-        if not_compared:
-            print(f"not compared with git: {'; '.join(sorted(not_compared))}", file=sys.stderr)
-        if beside:
-            print(f"{beside} of the records are of cells that no table has, and count in none", file=sys.stderr)
-        if left := left_out_in_words(options.results):
-            print(left, file=sys.stderr)
-        print(f"{len(records)} records, {len(troubles)} troubles")
+        _print_summary(summary)
     return DataError.exit_code if troubles else 0
+
+
+def _check_options(options: argparse.Namespace, bundles: Sequence[str]) -> None:
+    """Raise ConfigError for options that do not belong together."""
+    if bundles and (len(bundles) < len(options.items) or options.claims):
+        raise ConfigError(f"{bundles[0]} is a submission; verify submissions without ITEMs and --claims")
+    if options.for_board:
+        if len(bundles) != 1:
+            raise ConfigError("--for-board needs one submission; type `fssl verify --for-board bundle.zip --retrain 1`")
+        return
+    if options.report is not None or options.by:
+        raise ConfigError("--report and --by apply only with --for-board; add it")
+    if bundles:
+        return
+    if options.trust or options.accept:
+        raise ConfigError("--trust and --accept apply only to a submission; type `fssl verify bundle.zip`")
+    if options.items and not options.claims:
+        words = " ".join(options.items)
+        raise ConfigError(f"{words}: only with --claims; type `fssl verify` for all records, or add --claims")
+
+
+def _print_summary(summary: Mapping[str, Any]) -> None:
+    """Print the faults and counts, and on standard error what was not checked."""
+    for line in summary["troubles"]:
+        print(line)
+    if summary["absent"]:
+        print(f"not computed again, because these files are missing: {', '.join(summary['absent'])}", file=sys.stderr)
+    for line in summary["older_numerics"]:
+        print(f"not reproduced bit by bit by this code, and valid: {line}")
+    if summary["not_compared"]:
+        print(f"not compared with git: {'; '.join(summary['not_compared'])}", file=sys.stderr)
+    if summary["of_no_table"]:
+        number = summary["of_no_table"]
+        print(f"{number} of the records are of cells that no table has, and count in none", file=sys.stderr)
+    if summary["left_out"]:
+        print(summary["left_out"], file=sys.stderr)
+    print(f"{summary['records']} records, {len(summary['troubles'])} troubles")
 
 
 def further_troubles(records: Sequence[RunRecord], *, trusted: bool = True) -> tuple[list[str], set[str]]:

@@ -26,7 +26,8 @@ def write_archive(results: Path, archive: Path) -> int:
         for path in paths:
             content = path.read_bytes()
             entry = tarfile.TarInfo(f"{path.parent.name}/{path.name}")
-            entry.size, entry.mode = len(content), 0o644
+            entry.size = len(content)
+            entry.mode = 0o644
             packed.addfile(entry, io.BytesIO(content))
     write_atomically(archive, buffer.getbuffer())
     return len(paths)

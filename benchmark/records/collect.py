@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmark.errors import ConfigError, DataError, FsslError, one_line
 from benchmark.experiment import NUMERICS
@@ -61,19 +61,15 @@ def read_records(
             record = _read(path, troubles)
             if record is None:
                 continue
-            if record.is_copy and record.result.get("numerics") != NUMERICS:
-                stale[record.seed] = replace(record, stale=OLD_CODE)
+            not_counted = _why_not_counted(record, with_runs=with_runs)
+            if not_counted is None:
+                known = seeds.get(record.seed)
+                seeds[record.seed] = record if known is None else _first_of(known, record)
                 continue
-            if with_runs and (
-                other := changed_inputs(record.experiment, record.manifest, finished=bool(record.result))
-            ):
-                others.append((record, other))
-                if record.result:
-                    is_code = any(phrase.startswith("code:") for phrase in other)
-                    stale[record.seed] = replace(record, stale=OLD_CODE if is_code else DIFFERENT_DATA)
-                continue
-            known = seeds.get(record.seed)
-            seeds[record.seed] = record if known is None else _first_of(known, record)
+            if not_counted.phrases:
+                others.append((record, not_counted.phrases))
+            if record.result:
+                stale[record.seed] = replace(record, stale=not_counted.reason)
         records[cell_key] = CellRecords(dict(sorted(seeds.items())), stale=dict(sorted(stale.items())))
     if troubles is not None:
         troubles += dict.fromkeys(
@@ -82,6 +78,24 @@ def read_records(
             if record.seed not in records[record.cell_key] or not records[record.cell_key][record.seed].result
         )
     return records
+
+
+class _NotCounted(NamedTuple):
+    reason: str  # as in `RunRecord.stale`
+    phrases: Sequence[str] = ()  # what differs from the current data and code, for a message
+
+
+def _why_not_counted(record: RunRecord, *, with_runs: bool) -> _NotCounted | None:
+    """Return why the record does not count, or None if it counts."""
+    if record.is_copy and record.result.get("numerics") != NUMERICS:
+        return _NotCounted(OLD_CODE)
+    if not with_runs:
+        return None
+    changed = changed_inputs(record.experiment, record.manifest, finished=bool(record.result))
+    if not changed:
+        return None
+    is_code = any(phrase.startswith("code:") for phrase in changed)
+    return _NotCounted(OLD_CODE if is_code else DIFFERENT_DATA, changed)
 
 
 def _first_of(known: RunRecord, record: RunRecord) -> RunRecord:
@@ -185,7 +199,8 @@ def load(results: str | Path) -> "pd.DataFrame":
     `results` may also be the folder of a release (`fssl report --release`); its table has one more column,
     "trained_by".
     """
-    folder, troubles = expanded(results), list[str]()
+    folder = expanded(results)
+    troubles = list[str]()
     if (folder / RELEASED).is_file():
         return _read_parquet(folder / RELEASED)
     records = every_record(folder, troubles)

@@ -3,14 +3,14 @@
 Without git, a checkout or a complete history, nothing is found, and the report states that nothing was compared.
 """
 
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
+from subprocess import CalledProcessError
 
 from benchmark.records.copies import COMMITTED, RESTORE
-from benchmark.records.provenance import ROOT
+from benchmark.records.provenance import ROOT, git
 from benchmark.records.record import RunRecord
 
 UNKNOWN = "unknown"  # the commit that a suite without git records
@@ -108,9 +108,7 @@ def _is_checkout() -> bool:
 
 def _git(*words: str) -> str | None:
     """Return git's output, or None if git fails or is not installed."""
-    command = ["git", "-C", str(ROOT), *words]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", check=True)
-    except (OSError, subprocess.CalledProcessError):
+        return git(*words)
+    except (OSError, CalledProcessError):
         return None
-    return done.stdout

@@ -124,7 +124,8 @@ def changed_inputs(experiment: Mapping[str, Any], manifest: Mapping[str, Any], *
     A finished record on files of a known data set that the suite lists counts with any other listed
     files of it. An unfinished run only resumes with the same files.
     """
-    lines, name = [], experiment["data"]["name"]
+    lines = []
+    name = experiment["data"]["name"]
     data, recorded = manifest.get("data", {}), manifest.get("sources", {})
     if "hash" in data and not (finished and are_listed(name, data)):
         here = data_hash(experiment)
@@ -255,7 +256,8 @@ def files_of(start: str) -> dict[str, bytes]:
     """Return the module with that name and the user's modules that it imports: "pkg/part.py" -> content."""
     own_package = start.partition(".")[0]
     files: dict[str, bytes] = {}
-    waiting, seen = [start], set[str]()
+    waiting = [start]
+    seen = set[str]()
     while waiting:
         module = waiting.pop()
         package = module.partition(".")[0]

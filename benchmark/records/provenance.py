@@ -63,14 +63,15 @@ def equal_bits_expected(one: Mapping[str, Any], other: Mapping[str, Any]) -> boo
     return facts(one) == facts(other) and bool(one.get("engine", {}).get("bit_equal", True))
 
 
+def git(*words: str) -> str:
+    """Return git's output in this suite's folder. Raise OSError without git, and CalledProcessError if it fails."""
+    command = ["git", "-C", str(ROOT), *words]
+    return subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", check=True).stdout
+
+
 @cache
 def commit() -> dict[str, Any]:
     """Return the commit, and a hash of the changes and new files since; "unknown" outside a checkout."""
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(ROOT), *words]
-        return subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", check=True).stdout
-
     unknown = {"commit": "unknown", "changes": None}
     try:
         if Path(git("rev-parse", "--show-toplevel").removesuffix("\n")).resolve() != ROOT.resolve():

@@ -240,7 +240,8 @@ def read_run(folder: Path) -> RunRecord | None:
 
 def check_result_is_of(record: RunRecord) -> None:
     """Raise DataError if the result belongs to a different run than the record."""
-    result, faults = record.result, list[str]()
+    result = record.result
+    faults = list[str]()
     for name, right in (("cell_key", record.cell_key), ("seed", record.seed)):
         if result.get(name, right) != right:
             faults.append(f"the result has {name} {quoted(result[name])}, but the record has {right!r}")

@@ -70,7 +70,8 @@ class Recorder(pl.Callback):
         preparation of the data.
         """
         self.folder, self.experiment, self._lock = lock.folder, experiment, lock
-        self._state, self._lines = resumed, list(resumed.lines) if resumed else []
+        self._state = resumed
+        self._lines = list(resumed.lines) if resumed else []
         self.exchange = CommunicationSummary(resumed.exchange if resumed else None)  # a separate callback
         self.measures = OwnMeasures(resumed.measures if resumed else None)  # a separate callback
         self._saved = self.rounds_done  # the last round that is on disk

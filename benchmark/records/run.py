@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from benchmark.diagnostics.diversity import GradientDiversity
 from benchmark.errors import CannotWrite, DataError, Diverged, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, to_json
 from benchmark.federated import stopping
-from benchmark.federated.engines import EngineOptions, build_engine
-from benchmark.federated.environment import prepare
+from benchmark.federated.engines import Engine, EngineOptions, build_engine
+from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule, fit
 from benchmark.federated.processes import load_ahead
@@ -69,7 +69,8 @@ def run(
     """
     # Imports a custom network, because unpickling in a worker only imports the method.
     network_class(experiment.model.network)
-    here, runs = to_json(experiment), results / "runs" / experiment.cell_key
+    here = to_json(experiment)
+    runs = results / "runs" / experiment.cell_key
     look_again()
     folder = seed_folder(runs, here)
     if reason := why_apart(folder, here):
@@ -77,7 +78,8 @@ def run(
     if (finished := _finished(folder)) is not None:
         return finished
     refuse_if_held(folder, patience)  # before time is spent on data; `locked` makes the final decision
-    stop, clock = stopping.StopOnSignal(), seat or CpuClock()
+    stop = stopping.StopOnSignal()
+    clock = seat or CpuClock()
     try:
         with stop.listening():
             keep_freed_memory()
@@ -97,19 +99,9 @@ def run(
                 recorder = Recorder(lock, experiment, resumed, clock)
                 with contextlib.closing(chosen):
                     recorder.begin({**manifest(environment, chosen), **computed_from, **begun_under()})
-                    try:
-                        module = FederatedModule(
-                            environment,
-                            chosen,
-                            resumed.state if resumed else None,
-                            recorder.rounds_done,
-                            resumed.downloaded if resumed else None,
-                        )
+                    with _failure_noted(recorder):
+                        module = _module(environment, chosen, resumed, recorder.rounds_done)
                         return _train(module, recorder, stop, callbacks)
-                    except Exception as error:
-                        if not isinstance(error, NOT_FAILURES):
-                            recorder.note_failure(error)
-                        raise
     except stopping.Preempted as preempted:
         raise Stopped(f"{folder}: stopped by {preempted.signal}; {GOES_ON}") from None
 
@@ -137,6 +129,23 @@ def _resumed(folder: Path, experiment: Experiment) -> RunState | None:
         reason = str(error)
     print(f"fssl: warning: {reason}; the run starts from round 1", file=sys.stderr)
     return None
+
+
+@contextlib.contextmanager
+def _failure_noted(recorder: Recorder) -> Iterator[None]:
+    """Note an error in the run's folder, for `fssl status`, if the run has failed with it."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, NOT_FAILURES):
+            recorder.note_failure(error)
+        raise
+
+
+def _module(environment: Environment, engine: Engine, resumed: RunState | None, rounds_done: int) -> FederatedModule:
+    if resumed is None:
+        return FederatedModule(environment, engine, None, rounds_done, None)
+    return FederatedModule(environment, engine, resumed.state, rounds_done, resumed.downloaded)
 
 
 def _train(

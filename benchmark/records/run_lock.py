@@ -35,7 +35,8 @@ NAME = "claim"
 BEAT = 10.0  # seconds between heartbeats
 PATIENCE = 120.0  # seconds without a heartbeat; network file systems delay modification times by up to 60 s
 SECONDS_TO_SETTLE = 0.2  # two processes may take a lock over at the same moment: the second one gets it
-AT_IT, SILENT = "another process is working on this run; wait for it or stop it", "no heartbeat"
+AT_IT = "another process is working on this run; wait for it or stop it"
+SILENT = "no heartbeat"
 
 
 class RunLockLost(RunningElsewhere):
@@ -214,7 +215,8 @@ def _beats(path: Path, patience: float) -> bool:
 
 def _is_touched(path: Path, seconds: float) -> bool:
     """Return whether another process touches the file within this number of seconds."""
-    first, until = _touched(path), time.monotonic() + seconds
+    first = _touched(path)
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(min(0.2, seconds))
         if _touched(path) != first:

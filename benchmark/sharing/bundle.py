@@ -32,13 +32,16 @@ from benchmark.records.schema import Wanted, check
 from benchmark.sharing.verify import check_records
 
 SUBMITTED = "submitted"  # results folder of accepted submissions, with a note per submission on retrained records
-LARGEST, UNPACKED, MOST = 100_000_000, 1 << 28, 5_000  # limits: bytes of a file, of its unpacked records; members
+LARGEST = 100_000_000  # largest number of bytes of a file
+UNPACKED = 1 << 28  # largest number of bytes of its unpacked records
+MOST = 5_000  # largest number of members
 LONGEST = 300  # largest number of characters of a text on the card
 MEMBER = re.compile(
     r"card\.json|records/[0-9a-f]{16}/seed=\d{1,20}\.json\.gz|source/[0-9a-f]{16}/([A-Za-z_]\w*/)*[A-Za-z_]\w*\.py",
     re.ASCII,
 )
-CARD, AGAIN = "card.json", "ask its sender for a new one"
+CARD = "card.json"
+AGAIN = "ask its sender for a new one"
 TEXTS = ("title", "by", "note")
 OURS = "this suite"  # the owner of the board's first rows; no sender has this name
 SCHEMA: Wanted = {**dict.fromkeys(TEXTS, "text"), "labels": {"*": "text"}, "trials??": "a whole number"}

@@ -18,7 +18,7 @@ from benchmark.data.datasets import DATASETS, DataSet, is_available, load
 from benchmark.data.folder import public_name
 from benchmark.data.reading import UNKNOWN_ORIGIN
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped, one_line
-from benchmark.experiment import NUMERICS, from_record
+from benchmark.experiment import NUMERICS, Experiment, from_record
 from benchmark.numerics import CURRENT, numerics_in_words
 from benchmark.records import run_lock, state
 from benchmark.records.identity import changed_inputs, own_names
@@ -31,8 +31,15 @@ SIX_DIGITS = 2e-6  # tolerance for a fraction with six significant digits, sligh
 SPREAD = 0.0039  # measured root mean square difference of a run's final accuracy between types of processors
 MOST_SPREADS = 4  # largest difference of one run in units of the spread, or of a mean of runs in standard errors
 FRACTIONS = (  # last parts of metric names
-    *("accuracy", "auroc", "precision", "recall", "kept", "class_balance"),
-    *("unknown", "unknown_auroc", "unknown_fpr95"),
+    "accuracy",
+    "auroc",
+    "precision",
+    "recall",
+    "kept",
+    "class_balance",
+    "unknown",
+    "unknown_auroc",
+    "unknown_fpr95",
 )
 
 
@@ -138,7 +145,9 @@ def _result_faults(record: RunRecord, tolerance: float) -> Iterator[str]:
 
     A copy contains the counts of all rounds, and all other values of some rounds.
     """
-    result, right, copied = record.result, sums_of(record.rounds), tolerance > 0
+    result = record.result
+    right = sums_of(record.rounds)
+    copied = tolerance > 0
     if result["rounds"] != right["rounds"]:
         yield f"rounds is {result['rounds']}, but the record has {right['rounds']}"
     yield from (f"last.{fault}" for fault in _not_fractions(result["last"]))
@@ -167,17 +176,36 @@ def equal(left: Any, right: Any, tolerance: float) -> bool:
     return math.isclose(left, right, rel_tol=tolerance, abs_tol=tolerance * 1e-4)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _OnThisMachine:
+    """The data and the partition of a run, computed again from the files of this machine."""
+
+    hash: str
+    note: str
+    partition: str  # hash
+    class_counts: Mapping[str, Any]
+
+
+def _on_this_machine(experiment: Experiment, data: DataSet) -> _OnThisMachine:
+    from benchmark.federated.environment import prepare
+
+    environment = prepare(experiment, data=data)
+    return _OnThisMachine(
+        hash=environment.data.content_hash,
+        note=environment.data.note,
+        partition=environment.split.hash(),
+        class_counts=environment.class_counts,
+    )
+
+
 def data_faults(records: Iterable[RunRecord]) -> tuple[list[str], set[str]]:
     """Compute the hashes of data and partitions and the class counts of participants again, and return differences.
 
     Also return the data sets without files on this machine.
     """
-    from benchmark.federated.environment import prepare
-
     faults, absent = [], set()
     sets: dict[str, DataSet] = {}
-    computed: dict[object, Mapping[str, str]] = {}
-    classes: dict[object, Mapping[str, Any]] = {}
+    computed: dict[object, _OnThisMachine] = {}
     records = list(records)
     trained_on = {(run.cell_key, run.seed, run.data_hash) for run in records}
     for record in records:
@@ -190,25 +218,23 @@ def data_faults(records: Iterable[RunRecord]) -> tuple[list[str], set[str]]:
             key = (experiment.data, experiment.partition, experiment.federation.K, record.seed)
             if key not in computed:
                 sets[name] = sets[name] if name in sets else load(name)
-                here = prepare(experiment.with_seed(record.seed), data=sets[name])
-                computed[key] = {"hash": here.data.content_hash, "partition": here.split.hash(), "note": here.data.note}
-                classes[key] = here.class_counts
+                computed[key] = _on_this_machine(experiment.with_seed(record.seed), sets[name])
         except FsslError:  # `record_faults` reports faults of the experiment
             continue
-        notes = (record.data_note, computed[key]["note"])
-        other_files = notes[0] != notes[1] and UNKNOWN_ORIGIN not in "".join(notes)
-        if other_files and name in DATASETS and DATASETS[name].original:
+        right = computed[key]
+        is_noted_differently = record.data_note != right.note and UNKNOWN_ORIGIN not in record.data_note + right.note
+        if is_noted_differently and name in DATASETS and DATASETS[name].original:
             absent.add(name)  # the suite also lists the record's files: the original or the packed ones
             continue
-        right = computed[key]["hash"]
-        if name not in DATASETS and record.data_hash != right and (record.cell_key, record.seed, right) in trained_on:
+        was_trained_here = (record.cell_key, record.seed, right.hash) in trained_on
+        if name not in DATASETS and record.data_hash != right.hash and was_trained_here:
             absent.add(name)  # the folder has changed, and this run was trained again on its current images
             continue
-        for what in ("hash", "partition"):
-            recorded, right = record.manifest.get("data", {}).get(what), computed[key][what]
-            if record.manifest and recorded != right:
-                faults.append(f"{record.path}: manifest.json: data.{what} is {recorded}, but it should be {right}")
-        if record.class_counts not in ({}, classes[key]):
+        for field, value in (("hash", right.hash), ("partition", right.partition)):
+            recorded = record.manifest.get("data", {}).get(field)
+            if record.manifest and recorded != value:
+                faults.append(f"{record.path}: manifest.json: data.{field} is {recorded}, but it should be {value}")
+        if record.class_counts not in ({}, right.class_counts):
             faults.append(f"{record.path}: manifest.json: data.class_counts do not match the data")
     return faults, absent
 
@@ -284,9 +310,9 @@ def compared(record: RunRecord, again: RunRecord) -> Retrained:
     """Compare a record with the record of the same run that was trained again, by the rules of `retrain`."""
     if equal_bits_expected(record.manifest, again.manifest):
         exact = not record.committed
-        changed_inputs = _differences(record, again, 0.0 if exact else ROUNDING)
+        differences = _differences(record, again, 0.0 if exact else ROUNDING)
         old_version = numerics_in_words(record.numerics)
-        return Retrained(exact=exact, without_diversity=old_version, trouble=next(changed_inputs, None))
+        return Retrained(exact=exact, without_diversity=old_version, trouble=next(differences, None))
     trouble = next(_other_data_or_length(record, again), None)
     name = "validation/accuracy" if record.experiment["evaluation"].get("validation") else "test/accuracy"
     old, new = record.last(name), again.last(name)
@@ -340,11 +366,9 @@ def why_not_this_code(record: RunRecord) -> str | None:
 
     if record.result.get("numerics") != NUMERICS:
         return f"it has numerics {record.result.get('numerics')}, but this code has {NUMERICS}"
-    weights = {
-        **record.numerics,
-        "diversity": CURRENT["diversity"],
-    }  # all other metrics can be compared without diversity
-    if old := numerics_in_words(weights):
+    # All other metrics can be compared without diversity.
+    compared_versions = {**record.numerics, "diversity": CURRENT["diversity"]}
+    if old := numerics_in_words(compared_versions):
         return f"it has {old}, so that it cannot be checked bit by bit"
     try:
         EngineOptions().as_recorded(record.manifest)

@@ -23,7 +23,7 @@ class CellResult:
     values: Mapping[int, float]  # seed -> the metric under the run's selection rule, usually after the last round
     diverged: tuple[int, ...]  # seeds
     n_wanted: int
-    collapsed: bool = False  # its median run ends below the supervised baseline: it is shown and left out of averages
+    is_below_baseline: bool = False  # its median run ends below the supervised baseline: shown, not in averages
     selected_on_test: bool = False  # a value is from the round that was best on the test set
     runs: tuple[RunRecord, ...] = field(default=(), repr=False)  # all runs, ordered by seed
     stale: Mapping[int, float] = field(default_factory=dict)  # seed -> value, of finished runs that do not count

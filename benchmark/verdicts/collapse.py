@@ -1,11 +1,11 @@
-"""Decide which runs and which cells have collapsed.
+"""Decide which runs have collapsed, and which cells end below their supervised baseline.
 
 A run has collapsed if it ends at least 5 points below its supervised baseline, if it ends at least
 20 points below its own best, or if it diverged. A diverged run counts with the worst possible
 accuracy. The supervised baseline has the same data and labels, the same number of steps on them and
 the same seed. In a contrast with its own baseline, a cell is only compared with its own best,
-because the contrast measures whether it ends below that baseline. A cell has collapsed if its
-median run ends below the baseline.
+because the contrast measures whether it ends below that baseline. A cell is below its baseline if
+its median run ends below it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ Runs: TypeAlias = Mapping[str, Mapping[int, bool]]  # cell -> seed -> whether th
 Ends: TypeAlias = Mapping[int, tuple[float, float]]  # seed -> accuracy at the end of its run and of its baseline's run
 
 
-def collapsed_cells(item: Item, records: Records) -> frozenset[str]:
+def cells_below_baseline(item: Item, records: Records) -> frozenset[str]:
     """Return the cells with a median run that ends below the supervised baseline.
 
     If the baseline has not run, the comparison is with the server's accuracy before clients join.
@@ -72,7 +72,8 @@ def ends_and_bound(item: Item, records: Records, cell: Cell) -> dict[int, tuple[
     bound = bound_of(cell, item.cells)
     if bound is None:
         return {}
-    ended, least = _ends(item, records, cell), cell_result(bound, records, item.seeds, ACCURACY, "end")
+    ended = _ends(item, records, cell)
+    least = cell_result(bound, records, item.seeds, ACCURACY, "end")
     return {seed: (ended[seed], least.values[seed]) for seed in sorted(ended.keys() & least.values.keys())}
 
 

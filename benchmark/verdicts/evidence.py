@@ -3,23 +3,37 @@
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import fsum
 from statistics import fmean
 
 from benchmark.papers.item import ACCURACY, CONFIRMING, LAST_ROUNDS, PILOTS, Claim, ClaimFamily, Item
 from benchmark.records.record import RunRecord
+from benchmark.records.seeds import seed_spans
 from benchmark.verdicts.cell_results import CellResult, Records, cell_result
-from benchmark.verdicts.collapse import ROUNDING, Runs, collapsed_runs, ends_and_bound, typically_below, uncollapsed
-from benchmark.verdicts.families import Assignment, families_in, first_seed_of
+from benchmark.verdicts.collapse import (
+    ROUNDING,
+    Ends,
+    Runs,
+    collapsed_runs,
+    ends_and_bound,
+    typically_below,
+    uncollapsed,
+)
+from benchmark.verdicts.families import Assignment, SeedBlock, families_in
 from benchmark.verdicts.metrics import gain_at_end, never_reached
 from benchmark.verdicts.room import room_of, shortage
-from benchmark.verdicts.rule import SEEDS, STILL_RISING, WORST
+from benchmark.verdicts.rule import STILL_RISING, WORST
 from benchmark.verdicts.statistics import contrast
 from benchmark.verdicts.uniform import mixtures, uniform
 
 HIGHER_IS_BETTER = (
-    *("test/accuracy", "test/auroc", "test/precision", "test/recall"),
-    *("pseudo/accuracy", "test/unknown_auroc"),
+    "test/accuracy",
+    "test/auroc",
+    "test/precision",
+    "test/recall",
+    "pseudo/accuracy",
+    "test/unknown_auroc",
 )
 
 
@@ -41,8 +55,7 @@ class Evidence:
     lacks_room: str = ""  # a phrase if the room is less than four margins
     hash: str = ""
     family: ClaimFamily = ClaimFamily()  # the family of its runs when they began or will begin
-    first: int = CONFIRMING.start  # first seed of the block that judges it
-    hundred: int = 1  # number of that seed block of the paper
+    block: SeedBlock = SeedBlock()  # the confirmatory seeds that judge it
 
     @property
     def pilots(self) -> tuple[int, ...]:
@@ -54,20 +67,19 @@ class Evidence:
         choose the judged seeds.
         """
         seeds = set(self._seeds)
-        gap = next((seed for seed in range(self.first, self.first + SEEDS) if seed not in seeds), self.first + SEEDS)
-        return tuple(range(self.first, gap))
+        return tuple(takewhile(lambda seed: seed in seeds, self.block.seeds))
 
     @property
     def reachable(self) -> int:
         """Return the largest number of seeds that can be judged: the seeds before the first one
         that can never count.
         """
-        return min(self.gaps, default=self.first + SEEDS) - self.first
+        return min(self.gaps, default=self.block.seeds.stop) - self.block.first
 
     def reachable_on(self, device: str) -> int:
         """Return `reachable` if only this kind of device trains ("a CPU", "NVIDIA H200")."""
         elsewhere = [seed for seed, needed in self.devices.items() if needed != device]
-        return min([*self.gaps, *elsewhere], default=self.first + SEEDS) - self.first
+        return min([*self.gaps, *elsewhere], default=self.block.seeds.stop) - self.block.first
 
     @property
     def _seeds(self) -> list[int]:
@@ -86,59 +98,51 @@ class Evidence:
         return counts
 
 
-def evidence(item: Item, records: Records, assigned: Assignment) -> Evidence:
+def gather_evidence(item: Item, records: Records, assigned: Assignment) -> Evidence:
     """Gather the evidence for a claim. Raise KeyError for a label that the item does not have."""
-    claim, first = assigned.claim, assigned.first
-    block = range(first, first + SEEDS)
+    claim, block = assigned.claim, assigned.block
     of_item = {cell.cell_key: records.get(cell.cell_key, {}) for cell in item.cells}
-    begun_otherwise = _begun_otherwise(item, of_item, assigned)
-    judging = _judging(of_item, assigned)
-    of_claim = {label: judging[item.cell(label).cell_key] for label in claim.labels}
-    computed = uniform(of_claim, claim.contrasts, block, claim.metric)
-    records = {**judging, **{item.cell(label).cell_key: runs for label, runs in computed.runs.items()}}
+    counted_runs = _counted_runs(of_item, assigned)
+    of_claim = {label: counted_runs[item.cell(label).cell_key] for label in claim.labels}
+    computed = uniform(of_claim, claim.contrasts, block.seeds, claim.metric)
+    computed_by_key = {item.cell(label).cell_key: runs for label, runs in computed.runs.items()}
+    effective_records = {**counted_runs, **computed_by_key}
     results = {
-        label: cell_result(item.cell(label), records, item.seeds, claim.metric, claim.endpoint)
+        label: cell_result(item.cell(label), effective_records, item.seeds, claim.metric, claim.endpoint)
         for label in claim.labels
     }
-    all_values = {label: _values(claim, result) for label, result in results.items()}
-    values = _without_seeds(all_values, computed.gaps)
-    nowhere = _reached_nowhere(item, claim, values)
-    values = _without_seeds(values, nowhere)
+    known_values = _without_seeds(_values_by_cell(claim, results), computed.gaps)
+    nowhere = _reached_nowhere(item, claim, known_values)
+    values = _without_seeds(known_values, nowhere)
+    all_gaps = {
+        **_begun_otherwise(item, of_item, assigned),
+        **_without_value(claim, results, values),
+        **nowhere,
+        **computed.gaps,
+    }
+    gaps = {seed: why for seed, why in sorted(all_gaps.items()) if seed in block.seeds}
     seeds = sorted(set.intersection(*(set(of_cell) for of_cell in values.values())))
-    ends = {label: ends_and_bound(item, records, item.cell(label)) for label in claim.labels}
-    collapsed = tuple(collapsed_runs(item, records, cells, ends, seeds) for cells in claim.contrasts)
-    compared = [uncollapsed(runs) if claim.endpoint == "collapse" else values for runs in collapsed]
     confirmed = [seed for seed in seeds if seed in CONFIRMING]
-    judged = confirmed or seeds
-    below = []
-    for label, both in ends.items():
-        of_judged = {seed: both[seed] for seed in judged if seed in both}
-        if claim.metric == ACCURACY and typically_below(of_judged):
-            below.append(label)
-    differing = mixtures(computed.runs, claim.contrasts, confirmed, claim.metric)
-    all_gaps = {**begun_otherwise, **_without_value(claim, results, values), **nowhere, **computed.gaps}
-    gaps = {seed: why for seed, why in sorted(all_gaps.items()) if seed in block}
-    quoted = [label for label, of_cell in values.items() if item.cell(label).role == "quoted" and not of_cell]
-    unmeasured = ", ".join(label for label, result in results.items() if not result.measured)
-    impossible = gaps_in_words(gaps)
+    judged_seeds = confirmed or seeds
+    ends = {label: ends_and_bound(item, effective_records, item.cell(label)) for label in claim.labels}
+    collapsed = tuple(collapsed_runs(item, effective_records, cells, ends, seeds) for cells in claim.contrasts)
+    below = _below_baseline(claim, ends, judged_seeds)
     caveats = (
-        *([f"relies on cells that typically end below the supervised baseline: {', '.join(below)}"] if below else []),
-        *_still_rising(item, records, claim, judged),
-        *([f"--also-quoted trains {', '.join(quoted)}"] if quoted else []),
-        *([f"runs of {unmeasured} did not measure the metric: --no-reference trains them again"] if unmeasured else []),
-        *impossible,
-        *differing,
+        *_below_in_words(below),
+        *_still_rising(item, effective_records, claim, judged_seeds),
+        *_quoted_in_words(item, values),
+        *_unmeasured_in_words(results),
+        *gaps_in_words(gaps),
+        *mixtures(computed.runs, claim.contrasts, confirmed, claim.metric),
     )
-    contrasts = zip(claim.contrasts, compared, strict=True)
-    differences = tuple(contrast(cells, of_cells) for cells, of_cells in contrasts)
-    room = room_of(item, records, claim)
+    room = room_of(item, effective_records, claim)
     return Evidence(
         claim=claim,
-        differences=differences,
+        differences=_differences(claim, values, collapsed),
         results=results,
         collapsed=collapsed,
         diverged=tuple(f"{label} seed {seed}" for label, result in results.items() for seed in result.diverged),
-        below=tuple(below),
+        below=below,
         caveats=caveats,
         gaps=gaps,
         devices=computed.devices,
@@ -146,9 +150,31 @@ def evidence(item: Item, records: Records, assigned: Assignment) -> Evidence:
         lacks_room=shortage(room, claim),
         hash=assigned.hash,
         family=assigned.family,
-        first=first,
-        hundred=assigned.hundred,
+        block=block,
     )
+
+
+def _differences(
+    claim: Claim, values: Mapping[str, Mapping[int, float]], collapsed: Sequence[Runs]
+) -> tuple[Mapping[int, float], ...]:
+    """Return the difference at each seed, for each contrast; a claim about collapse compares whether runs collapsed."""
+    differences = []
+    for cells, of_contrast in zip(claim.contrasts, collapsed, strict=True):
+        compared = uncollapsed(of_contrast) if claim.endpoint == "collapse" else values
+        differences.append(contrast(cells, compared))
+    return tuple(differences)
+
+
+def _below_baseline(claim: Claim, ends: Mapping[str, Ends], judged_seeds: Sequence[int]) -> tuple[str, ...]:
+    """Return the cells with a median run that ends below the supervised baseline, for claims about accuracy."""
+    if claim.metric != ACCURACY:
+        return ()
+    below = []
+    for label, of_cell in ends.items():
+        of_judged = {seed: of_cell[seed] for seed in judged_seeds if seed in of_cell}
+        if typically_below(of_judged):
+            below.append(label)
+    return tuple(below)
 
 
 def _without_seeds(values: Mapping[str, Mapping[int, float]], gone: Container[int]) -> dict[str, dict[int, float]]:
@@ -159,36 +185,42 @@ def _without_seeds(values: Mapping[str, Mapping[int, float]], gone: Container[in
     return left
 
 
-def _judging(records: Records, assigned: Assignment) -> Records:
+def _counted_runs(records: Records, assigned: Assignment) -> Records:
     """Return the exploratory runs, and the confirmatory runs of the family's block that began under the claim."""
 
     def counts(run: RunRecord) -> bool:
         if run.seed not in CONFIRMING:
             return run.seed in PILOTS
-        of_family = first_seed_of(run.seed) == assigned.first
-        return of_family and any(assigned.hash in family for family in families_in(run.manifest).values())
+        return run.seed in assigned.block.seeds and _began_under(run, assigned)
 
-    def counting(run: RunRecord) -> RunRecord:
+    def with_counted_copies(run: RunRecord) -> RunRecord:
         return replace(run, copies=tuple(filter(counts, run.copies))) if run.copies else run
 
-    judging: dict[str, dict[int, RunRecord]] = {}
+    counted: dict[str, dict[int, RunRecord]] = {}
     for key, runs in records.items():
-        judging[key] = {seed: counting(run) for seed, run in runs.items() if counts(run)}
-    return judging
+        counted[key] = {seed: with_counted_copies(run) for seed, run in runs.items() if counts(run)}
+    return counted
 
 
-def _values(claim: Claim, result: CellResult) -> Mapping[int, float]:
-    """Return the values, with the worst accuracy for runs that diverged.
+def _began_under(run: RunRecord, assigned: Assignment) -> bool:
+    return any(assigned.hash in family for family in families_in(run.manifest).values())
+
+
+def _values_by_cell(claim: Claim, results: Mapping[str, CellResult]) -> dict[str, Mapping[int, float]]:
+    """Return the values of each cell, with the worst accuracy for runs that diverged.
 
     A metric without a worst value has no value at the seeds of diverged runs.
     """
-    if claim.endpoint == "reached":
-        never = never_reached(result.cell.experiment.federation.rounds)
-        return {**result.values, **dict.fromkeys(result.diverged, never)}
     has_worst = claim.endpoint in ("last", "end", "speed", "collapse") or LAST_ROUNDS.fullmatch(claim.endpoint)
-    if claim.metric not in HIGHER_IS_BETTER or not has_worst:
-        return result.values
-    return {**result.values, **dict.fromkeys(result.diverged, WORST)}
+    values: dict[str, Mapping[int, float]] = {}
+    for label, result in results.items():
+        values[label] = result.values
+        if claim.endpoint == "reached":
+            never = never_reached(result.cell.experiment.federation.rounds)
+            values[label] = {**result.values, **dict.fromkeys(result.diverged, never)}
+        elif claim.metric in HIGHER_IS_BETTER and has_worst:
+            values[label] = {**result.values, **dict.fromkeys(result.diverged, WORST)}
+    return values
 
 
 def _begun_otherwise(item: Item, records: Records, assigned: Assignment) -> dict[int, str]:
@@ -199,9 +231,7 @@ def _begun_otherwise(item: Item, records: Records, assigned: Assignment) -> dict
     gaps: dict[int, str] = {}
     for label in assigned.claim.labels:
         for seed, run in records.get(item.cell(label).cell_key, {}).items():
-            under = families_in(run.manifest).values()
-            in_block = assigned.first <= seed < assigned.first + SEEDS
-            if in_block and run.result and not any(assigned.hash in family for family in under):
+            if seed in assigned.block.seeds and run.result and not _began_under(run, assigned):
                 gaps.setdefault(seed, f"the run of {label} did not begin under this claim")
     return gaps
 
@@ -249,13 +279,27 @@ def gaps_in_words(gaps: Mapping[int, str]) -> list[str]:
     return [f"{_seeds_in_words(seeds)} can never count: {why}" for why, seeds in by_reason.items()]
 
 
+def _below_in_words(below: Sequence[str]) -> list[str]:
+    return [f"relies on cells that typically end below the supervised baseline: {', '.join(below)}"] if below else []
+
+
+def _quoted_in_words(item: Item, values: Mapping[str, Mapping[int, float]]) -> list[str]:
+    """Return a phrase on the option that trains the cited cells without values."""
+    quoted = [label for label, of_cell in values.items() if item.cell(label).role == "quoted" and not of_cell]
+    return [f"--also-quoted trains {', '.join(quoted)}"] if quoted else []
+
+
+def _unmeasured_in_words(results: Mapping[str, CellResult]) -> list[str]:
+    labels = ", ".join(label for label, result in results.items() if not result.measured)
+    return [f"runs of {labels} did not measure the metric: --no-reference trains them again"] if labels else []
+
+
 def _seeds_in_words(seeds: Sequence[int]) -> str:
     """Return the seeds as a phrase: "seed 102", "seeds 100 to 115" or "seeds 100, 103"."""
-    if len(seeds) == 1:
-        return f"seed {seeds[0]}"
-    if list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
-        return f"seeds {seeds[0]} to {seeds[-1]}"
-    return f"seeds {', '.join(map(str, seeds))}"
+    (first, last), *others = seed_spans(seeds)
+    if others:
+        return f"seeds {', '.join(map(str, seeds))}"
+    return f"seeds {first} to {last}" if last > first else f"seed {first}"
 
 
 def _still_rising(item: Item, records: Records, claim: Claim, seeds: Sequence[int]) -> tuple[str, ...]:

@@ -32,14 +32,38 @@ from benchmark.records.copies import read_copy, reference_folders
 from benchmark.records.identity import read_manifest
 from benchmark.records.record import Records
 from benchmark.records.schema import Wanted, check
-from benchmark.verdicts.rule import SEEDS, rule
+from benchmark.verdicts.rule import FAMILY_ERROR, SEEDS, rule
 
 OWN_FOLDER = "own"  # subfolder of the results folder
 NOTED: Wanted = {
-    **{"name": "text", "profile": "text", "path": "text", "file": "text"},
-    **{"keys": ["text"], "main": ["text"], "others": ["text"]},
+    "name": "text",
+    "profile": "text",
+    "path": "text",
+    "file": "text",
+    "keys": ["text"],
+    "main": ["text"],
+    "others": ["text"],
 }
 AGAIN = "remove it, and `fssl reproduce` of its item will write it again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedBlock:
+    """100 consecutive confirmatory seeds that judge one family of claims."""
+
+    first: int = CONFIRMING.start
+    number: int = 1  # counts the blocks of a paper from 1
+
+    @property
+    def seeds(self) -> range:
+        return range(self.first, self.first + SEEDS)
+
+    @property
+    def error(self) -> float:
+        """Return the error of the claims that the block judges, so that all later blocks together have half of the
+        first block's error.
+        """
+        return FAMILY_ERROR if self.number == 1 else FAMILY_ERROR / 2**self.number
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,7 +119,8 @@ def note_own(items: Iterable[Item], results: Path) -> None:
     """
     for item in items:
         if item.typed:
-            file, declared = Path(item.typed).resolve(), family_items(item)
+            file = Path(item.typed).resolve()
+            declared = declared_family(item)
             place = results / OWN_FOLDER / f"{item.family.replace('/', '-').replace(' ', '-')}.json"
             before = Path(noted_own(place)["path"]).resolve() if place.is_file() else file
             if before != file and before.is_file():
@@ -132,7 +157,7 @@ def own_files(results: Path) -> list[Path]:
     return sorted((results / OWN_FOLDER).glob("*.json"))
 
 
-def family_items(item: Item) -> Declared:
+def declared_family(item: Item) -> Declared:
     """Return the family of the item's claims; an item that is not in the catalogue forms a separate family."""
     if item.name not in ITEMS and item.name not in VARIANTS:
         return declared_by([item])
@@ -143,7 +168,7 @@ def owner(item: Item, claim: Claim) -> tuple[Item, Claim]:
     """Return the item and claim that are judged for this claim: the paper's first claim at the
     profile on the same contrast.
     """
-    return family_items(item).owners.get(_contrast(item, claim), (item, claim))
+    return declared_family(item).owners.get(_contrast(item, claim), (item, claim))
 
 
 def hash_of(item: Item, claim: Claim) -> str:
@@ -167,8 +192,7 @@ class Assignment:
     hash: str  # if several items have its contrast, the hash of the claim that is judged
     judged_in: str  # "ssfl/tab2: Grouping wins", which judges the same contrast; empty if this claim is judged itself
     family: ClaimFamily  # the family of its runs when they began or will begin
-    first: int  # first seed of the block that judges it
-    hundred: int  # number of that block, from 1
+    block: SeedBlock  # the seeds that judge it
 
 
 def assignments(item: Item, records: Records) -> list[Assignment]:
@@ -178,15 +202,14 @@ def assignments(item: Item, records: Records) -> list[Assignment]:
     for claim in item.claims:
         place, owned = owner(item, claim)
         is_here = (place.name, owned.name) == (item.name, claim.name)
-        first, family = family_of(item, claim, begun)
+        block, family = judging_family(item, claim, begun)
         assigned.append(
             Assignment(
                 claim=claim,
                 hash=place.hash_of(owned),
                 judged_in="" if is_here else f"{place.name}: {owned.name}",
                 family=family,
-                first=first,
-                hundred=1 + (first - item.confirms_from) // SEEDS,
+                block=block,
             )
         )
     return assigned
@@ -220,7 +243,7 @@ def begun_under(experiment: Experiment, results: Path) -> dict[str, Any]:
     first = first_seed_of(experiment.seed)
     families = {}
     own = [family for family in _own_families(results) if experiment.cell_key in family.keys]
-    of_papers = _families_judged_by(experiment.cell_key, experiment.profile, experiment.seed)
+    of_papers = _declared_families_of(experiment.cell_key, experiment.profile, experiment.seed)
     for declared in (*of_papers, *own):
         earlier = _closed(results, declared)
         family = earlier.get(first) or _without_earlier(declared.claims, earlier, first)
@@ -228,12 +251,12 @@ def begun_under(experiment: Experiment, results: Path) -> dict[str, Any]:
     return {"claims": families, "rule": rule()} if families else {}
 
 
-def families_of(cell_key: str, profile: str, seed: int) -> set[str]:
+def family_names_of_run(cell_key: str, profile: str, seed: int) -> set[str]:
     """Return the names of the families that the manifest of a run of that cell and seed contains."""
-    return {declared.name for declared in _families_judged_by(cell_key, profile, seed)}
+    return {declared.name for declared in _declared_families_of(cell_key, profile, seed)}
 
 
-def _families_judged_by(cell_key: str, profile: str, seed: int) -> list[Declared]:
+def _declared_families_of(cell_key: str, profile: str, seed: int) -> list[Declared]:
     """Return the families that contain the cell and have claims that this seed can judge; none for a custom setting."""
     papers = dict.fromkeys(name.partition("/")[0] for name in ITEMS) if profile in PROFILES else ()
     families = [entry for paper in papers for entry in families_at(paper, profile).items()]
@@ -258,25 +281,29 @@ def first_seed_of(seed: int) -> int:
 
 def closed(item: Item, results: Path) -> dict[int, ClaimFamily]:
     """Return the families of the item's paper at its profile that have runs, by their first seed."""
-    return _closed(results, family_items(item))
+    return _closed(results, declared_family(item))
 
 
-def family_of(item: Item, claim: Claim, families: Mapping[int, ClaimFamily]) -> tuple[int, ClaimFamily]:
-    """Return the first seed and the family of the runs that judge the claim.
+def judging_family(item: Item, claim: Claim, families: Mapping[int, ClaimFamily]) -> tuple[SeedBlock, ClaimFamily]:
+    """Return the seed block and the family of the runs that judge the claim.
 
     That is the closed family that contains the claim, or the family of the next unused block. Raise
     ConfigError if all blocks are used.
     """
     for first, family in sorted(families.items()):
         if hash_of(item, claim) in family:
-            return first, family
+            return _block(item, first), family
     following = max([item.confirms_from - SEEDS, *families]) + SEEDS
     if following not in CONFIRMING:
         raise ConfigError(
             f"no seed block is left for this claim, because all seeds from {CONFIRMING.start} to "
             f"{CONFIRMING.stop - 1} have judged other claims; withdraw it"
         )
-    return following, _without_earlier(family_items(item).claims, families, following)
+    return _block(item, following), _without_earlier(declared_family(item).claims, families, following)
+
+
+def _block(item: Item, first: int) -> SeedBlock:
+    return SeedBlock(first=first, number=1 + (first - item.confirms_from) // SEEDS)
 
 
 def _without_earlier(family: ClaimFamily, families: Mapping[int, ClaimFamily], first: int) -> ClaimFamily:

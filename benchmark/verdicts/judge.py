@@ -43,8 +43,8 @@ from scipy.special import betaincinv
 from benchmark.papers.computed import COMPUTED
 from benchmark.papers.item import CONFIRMING, Claim, ClaimFamily, Item
 from benchmark.verdicts.cell_results import Records, cell_result
-from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, evidence
-from benchmark.verdicts.families import assignments
+from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, gather_evidence
+from benchmark.verdicts.families import SeedBlock, assignments
 from benchmark.verdicts.looks import Detectable, detectable, errors, smallest_look
 from benchmark.verdicts.rule import EQUIVALENCE, FAMILY_ERROR, LOOKS, RUNS_FALL
 from benchmark.verdicts.signed_ranks import DIGITS, Interval, Intervals, Signs, both_tests, interval, signs_of, typical
@@ -76,7 +76,7 @@ class Judged:
     reason: str
     # Over the seeds of the last look. Before the first look, over all confirmatory seeds, or over exploratory seeds if
     # there are none. None if no seed has all cells of the claim.
-    seen: Estimate | None = None
+    at_look: Estimate | None = None
     over_all: Estimate | None = None  # over all confirmatory seeds, if there are more than at the look
     pilots: Estimate | None = None  # over exploratory seeds, shown next to confirmatory ones; never judged
     level: float = 1 - FAMILY_ERROR  # of the intervals
@@ -92,22 +92,22 @@ class Judged:
     judged_in: str = ""
     gaps: Mapping[int, str] = field(default_factory=dict)  # confirmatory seeds that can never count -> reason
     caveats: tuple[str, ...] = ()  # phrases that findings and pages show next to the verdict
-    signs: Signs | None = None  # the exact sign test of the differences in `seen`
+    signs: Signs | None = None  # the exact sign test of the differences in `at_look`
     room: float | None = None  # room of the cells, in the metric's unit (room.py), or None if it is no accuracy
     no_room: bool = False  # whether the room is less than four margins
     detectable: Detectable | None = None  # of an open claim
 
     @property
     def estimate(self) -> float | None:
-        return self.seen.value if self.seen else None
+        return self.at_look.value if self.at_look else None
 
     @property
     def interval(self) -> Interval | None:
-        return self.seen.interval if self.seen else None
+        return self.at_look.interval if self.at_look else None
 
     @property
     def n(self) -> int:
-        return self.seen.n if self.seen else 0
+        return self.at_look.n if self.at_look else 0
 
     @property
     def is_decided(self) -> bool:
@@ -115,21 +115,29 @@ class Judged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """The result of one look for one contrast, or of all looks so far for a claim."""
+class ContrastReading:
+    """The result of one look for one contrast."""
 
-    # For a contrast: the verdict if the claim only had this contrast, at its share of the error.
-    verdict: Verdict = "undecided"
+    verdict: Verdict = "undecided"  # if the claim only had this contrast, at its share of the error
     why: str
     interval: Interval | None = None
     level: float = 1 - FAMILY_ERROR
-    # Only for a contrast:
     above: bool = False  # whether it is above zero at the claim's error
     typical: float = 0.0
-    # Only for a claim:
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The result of all looks so far for a claim."""
+
+    verdict: Verdict = "undecided"
+    why: str
+    interval: Interval | None = None  # of the contrast that is shown
+    level: float = 1 - FAMILY_ERROR
     looks: int = 0  # number of the look that decided, or of the last look if undecided
     contrast: int = 0  # the contrast that is shown
     waits_for: str = ""
+    error: float  # of all looks together
 
 
 def judge(item: Item, records: Records) -> list[Judged]:
@@ -137,34 +145,31 @@ def judge(item: Item, records: Records) -> list[Judged]:
     that the item does not have.
     """
     judged: dict[int, Judged] = {}
-    families: dict[tuple[int, ClaimFamily], dict[int, Evidence]] = {}
+    families: dict[tuple[SeedBlock, ClaimFamily], dict[int, Evidence]] = {}
     for number, assigned in enumerate(assignments(item, records)):
         claim, judged_in = assigned.claim, assigned.judged_in
-        seen = evidence(item, records, assigned)
+        evidence = gather_evidence(item, records, assigned)
         if judged_in:
             reason = f"the same contrast is judged in {judged_in}"
             judged[number] = Judged(
-                claim=claim, verdict="not judged yet", reason=reason, evidence=seen, judged_in=judged_in
+                claim=claim, verdict="not judged yet", reason=reason, evidence=evidence, judged_in=judged_in
             )
         elif claim.endpoint == "arithmetic":
-            judged[number] = replace(_counted(item, records, claim), evidence=seen)
+            judged[number] = replace(_counted(item, records, claim), evidence=evidence)
         else:
-            families.setdefault((seen.hundred, seen.family), {})[number] = seen
-    for (hundred, family), members in families.items():
-        decisions = decide(list(members.values()), family, hundred)
-        for (number, seen), (decision, error) in zip(members.items(), decisions, strict=True):
-            judged[number] = _judged(seen, decision, error)
+            families.setdefault((evidence.block, evidence.family), {})[number] = evidence
+    for (block, family), members in families.items():
+        decisions = decide(list(members.values()), family, block.error)
+        for (number, evidence), decision in zip(members.items(), decisions, strict=True):
+            judged[number] = _judged(evidence, decision)
     return [judged[number] for number in sorted(judged)]
 
 
-def family_error(hundred: int) -> float:
-    """Return the error of the claims on a paper's k-th block of confirmatory seeds, k = 1, 2, ..."""
-    return FAMILY_ERROR if hundred == 1 else FAMILY_ERROR / 2**hundred
+def decide(claims: Sequence[Evidence], family: ClaimFamily, error: float = FAMILY_ERROR) -> list[Decision]:
+    """Return, for each of an item's claims in a family, the result of its looks.
 
-
-def decide(claims: Sequence[Evidence], family: ClaimFamily, hundred: int = 1) -> list[tuple[Reading, float]]:
-    """Return, for each of an item's claims in a family, the result of its looks and the error that they share."""
-    error = family_error(hundred)
+    `error` is the error of the family (`SeedBlock.error`).
+    """
     half = error / 2 if family.main and family.others else error
     main = {claim.hash: claim for claim in claims if claim.hash in family.main}
     others = [claim for claim in claims if claim.hash not in main]
@@ -174,13 +179,11 @@ def decide(claims: Sequence[Evidence], family: ClaimFamily, hundred: int = 1) ->
     return [decisions[claim.hash] for claim in claims]
 
 
-def _main_in_order(
-    claims: Mapping[str, Evidence], order: Sequence[str], error: float
-) -> dict[str, tuple[Reading, float]]:
+def _main_in_order(claims: Mapping[str, Evidence], order: Sequence[str], error: float) -> dict[str, Decision]:
     """Judge primary claims in order at the same error; after the first one that is not rejected,
     all are undecided.
     """
-    decisions: dict[str, tuple[Reading, float]] = {}
+    decisions: dict[str, Decision] = {}
     waits_for = ""
     for name in order:
         decision = looked_at(claims[name], error) if name in claims else None
@@ -188,58 +191,64 @@ def _main_in_order(
             if waits_for:
                 why = f"waits for {waits_for}, a primary claim before it"
                 decision = replace(decision, verdict="undecided", why=why, waits_for=waits_for)
-            decisions[name] = decision, error
+            decisions[name] = decision
         if not waits_for and (decision is None or decision.verdict not in REJECTIONS):
             waits_for = repr(claims[name].claim.name) if name in claims else "one that was reworded"
     return decisions
 
 
-def _holm(claims: Sequence[Evidence], error: float) -> list[tuple[Reading, float]]:
+def _holm(claims: Sequence[Evidence], error: float) -> list[Decision]:
     """Judge claims at equal shares of the error; the share of a rejected claim goes to the others."""
-    decided: dict[int, tuple[Reading, float]] = {}
+    decided: dict[int, Decision] = {}
     while True:
-        rejected = sum(decision.verdict in REJECTIONS for decision, _ in decided.values())
-        each = error / max(1, len(claims) - rejected)
-        judged = {n: (looked_at(claim, each), each) for n, claim in enumerate(claims) if n not in decided}
-        new = {n: pair for n, pair in judged.items() if pair[0].verdict != "undecided"}
+        rejected = sum(decision.verdict in REJECTIONS for decision in decided.values())
+        share = error / max(1, len(claims) - rejected)
+        judged = {n: looked_at(claim, share) for n, claim in enumerate(claims) if n not in decided}
+        new = {n: decision for n, decision in judged.items() if decision.verdict != "undecided"}
         decided |= new
-        if not any(decision.verdict in REJECTIONS for decision, _ in new.values()):
+        if not any(decision.verdict in REJECTIONS for decision in new.values()):
             return [(judged | decided)[n] for n in range(len(claims))]
 
 
-def looked_at(seen: Evidence, error: float) -> Reading:
+def looked_at(evidence: Evidence, error: float) -> Decision:
     """Return the result of the first look that decides; all looks together err with a probability
     of at most `error`.
     """
-    seeds, many = seen.confirming, range(len(seen.differences))
+    seeds = evidence.confirming
+    contrasts = range(len(evidence.differences))
     passed: set[int] = set()
-    decision = Reading(why=f"{len(seeds)} seeds of at least {LOOKS[0]}")
+    decision = Decision(why=f"{len(seeds)} seeds of at least {LOOKS[0]}", error=error)
     for look, n in enumerate(LOOKS):
         if n > len(seeds):
             break
-        whole, share = errors(error)[look], errors(error / len(many))[look]
-        readings = [_reading(seen, contrast, seeds[:n], whole, share) for contrast in many]
+        error_at_look = errors(error)[look]
+        error_per_contrast = errors(error / len(contrasts))[look]
+        readings = [
+            _reading(evidence, contrast, seeds[:n], error_at_look, error_per_contrast) for contrast in contrasts
+        ]
         passed |= {contrast for contrast, reading in enumerate(readings) if reading.above}
-        decision = _together(readings, passed, look)
+        decision = _together(readings, passed, look, error)
         if decision.verdict != "undecided":
             break
     return decision
 
 
-def _reading(seen: Evidence, contrast: int, seeds: Sequence[int], whole: float, share: float) -> Reading:
+def _reading(
+    evidence: Evidence, contrast: int, seeds: Sequence[int], error: float, error_per_contrast: float
+) -> ContrastReading:
     """Return the result of signed ranks, together with the sign test if runs collapsed.
 
     Claims about collapse are tested only by the sign test.
     """
-    tested = both_tests(seen.differences_at(seeds, contrast), whole, share)
-    if seen.claim.endpoint == "collapse":
-        return replace(_sign_reading(tested.signs, whole, share), typical=tested.typical)
+    tested = both_tests(evidence.differences_at(seeds, contrast), error, error_per_contrast)
+    if evidence.claim.endpoint == "collapse":
+        return replace(_sign_reading(tested.signs, error, error_per_contrast), typical=tested.typical)
     n = len(seeds)
-    ranks = replace(_interval_reading(seen, tested.ranks, n, whole, share), typical=tested.typical)
-    if not runs_fall(seen, contrast, seeds):
+    ranks = replace(_interval_reading(evidence, tested.ranks, n, error, error_per_contrast), typical=tested.typical)
+    if not runs_fall(evidence, contrast, seeds):
         return ranks
-    signs = _interval_reading(seen, tested.medians, n, whole, share)
-    fallen = _shares(seen.collapsed_at(seeds, contrast), n)
+    signs = _interval_reading(evidence, tested.medians, n, error, error_per_contrast)
+    fallen = _shares(evidence.collapsed_at(seeds, contrast), n)
     if (signs.verdict, signs.above) == (ranks.verdict, ranks.above):
         agrees = ", and the sign test agrees" if ranks.above or ranks.verdict != "undecided" else ""
         return replace(ranks, why=f"{ranks.why}; runs collapsed ({fallen}){agrees}")
@@ -248,12 +257,12 @@ def _reading(seen: Evidence, contrast: int, seeds: Sequence[int], whole: float, 
     )
 
 
-def runs_fall(seen: Evidence, contrast: int, seeds: Sequence[int]) -> bool:
+def runs_fall(evidence: Evidence, contrast: int, seeds: Sequence[int]) -> bool:
     """Return whether so many of a cell's runs collapsed that the sign test has to agree with the signed ranks."""
-    return max(seen.collapsed_at(seeds, contrast).values(), default=0) > RUNS_FALL * len(seeds)
+    return max(evidence.collapsed_at(seeds, contrast).values(), default=0) > RUNS_FALL * len(seeds)
 
 
-def _together(readings: Sequence[Reading], passed: Collection[int], look: int) -> Reading:
+def _together(readings: Sequence[ContrastReading], passed: Collection[int], look: int, error: float) -> Decision:
     """Combine the results of the contrasts. `passed` lists the contrasts that were above zero at
     this look or before.
 
@@ -266,34 +275,45 @@ def _together(readings: Sequence[Reading], passed: Collection[int], look: int) -
     deciding = against or [contrast for contrast, reading in enumerate(readings) if reading.verdict != "undecided"]
     waiting = [contrast for contrast in range(len(readings)) if contrast not in passed]
     shown = min(deciding or waiting or range(len(readings)), key=lambda contrast: readings[contrast].typical)
-    verdict = readings[shown].verdict if deciding or waiting else "holds"
-    return replace(readings[shown], verdict=verdict, looks=look + 1, contrast=shown)
+    reading = readings[shown]
+    return Decision(
+        verdict=reading.verdict if deciding or waiting else "holds",
+        why=reading.why,
+        interval=reading.interval,
+        level=reading.level,
+        looks=look + 1,
+        contrast=shown,
+        error=error,
+    )
 
 
-def _interval_reading(seen: Evidence, intervals: Intervals, n: int, whole: float, share: float) -> Reading:
-    """Return the verdict from one test's intervals of n differences, at the whole error and at the
-    contrast's share of it.
+def _interval_reading(
+    evidence: Evidence, intervals: Intervals, n: int, error: float, error_per_contrast: float
+) -> ContrastReading:
+    """Return the verdict from one test's intervals of n differences, at the claim's error and at
+    the contrast's share of it.
     """
-    claim, margin = seen.claim, in_unit(seen.claim.metric, seen.claim.least)
-    wide, apart = intervals
-    if wide is None:
-        return Reading(why=f"{n} seeds are too few for an interval at this claim's error", level=1 - whole)
-    reading = Reading(why="", interval=wide, level=1 - whole)
+    claim = evidence.claim
+    margin = in_unit(claim.metric, claim.least)
+    at_error, at_share = intervals
+    if at_error is None:
+        return ContrastReading(why=f"{n} seeds are too few for an interval at this claim's error", level=1 - error)
+    reading = ContrastReading(why="", interval=at_error, level=1 - error)
     if claim.form == "comparable":
-        verdict, why = _alike(wide, claim.least, margin, n, seen.below)
+        verdict, why = _alike(at_error, claim.least, margin, n, evidence.below)
         return replace(reading, verdict=verdict, why=why)
-    low, high = apart or (float("-inf"), float("inf"))
+    low, high = at_share or (float("-inf"), float("inf"))
     inside = -claim.least < low and high < claim.least
-    decided = replace(reading, interval=apart, level=1 - share)
+    decided = replace(reading, interval=at_share, level=1 - error_per_contrast)
     if inside and n >= EQUIVALENCE:
         return replace(decided, verdict="no effect of interest", why=f"the interval lies within +-{margin}")
     if high < 0 and not inside:
         return replace(decided, verdict="contradicted", why="the interval lies below zero")
-    if wide[0] > 0 and wide[1] >= claim.least:
+    if at_error[0] > 0 and at_error[1] >= claim.least:
         return replace(reading, above=True, why="the interval lies above zero")
     if inside:
         return replace(reading, why=f"any difference is below {margin}, but {n} seeds are fewer than {EQUIVALENCE}")
-    return replace(reading, why="the interval includes zero" if wide[0] <= 0 else f"any gain is below {margin}")
+    return replace(reading, why="the interval includes zero" if at_error[0] <= 0 else f"any gain is below {margin}")
 
 
 def _alike(within: Interval, least: float, margin: str, n: int, below: Sequence[str]) -> tuple[Verdict, str]:
@@ -309,14 +329,14 @@ def _alike(within: Interval, least: float, margin: str, n: int, below: Sequence[
     return "holds", f"the interval lies within +-{margin}"
 
 
-def _sign_reading(signs: Signs, whole: float, share: float) -> Reading:
+def _sign_reading(signs: Signs, error: float, error_per_contrast: float) -> ContrastReading:
     """Return the result of the sign test over the seeds with a collapse on one side of the contrast
     only.
     """
     why = f"{signs.better} seeds for and {signs.worse} against, sign test p = {signs.p:.2g}"
-    if signs.worse > signs.better and signs.p <= share:
-        return Reading(verdict="contradicted", why=why)
-    return Reading(above=signs.better > signs.worse and signs.p <= whole, why=why)
+    if signs.worse > signs.better and signs.p <= error_per_contrast:
+        return ContrastReading(verdict="contradicted", why=why)
+    return ContrastReading(above=signs.better > signs.worse and signs.p <= error, why=why)
 
 
 @cache
@@ -361,40 +381,42 @@ def _counted(item: Item, records: Records, claim: Claim) -> Judged:
         claim=claim,
         verdict="holds" if holds else "contradicted",
         reason=f"counted, {counted}{in_unit(claim.metric, claim.least)}",
-        seen=Estimate(value=least, n=1),
+        at_look=Estimate(value=least, n=1),
         level=1.0,
     )
 
 
-def _judged(seen: Evidence, decision: Reading, error: float) -> Judged:
+def _judged(evidence: Evidence, decision: Decision) -> Judged:
     """Return the decision with its estimates and caveats."""
-    if seen.confirming:
-        judged = _judged_at_looks(seen, decision)
-    elif seen.pilots:
-        shown = min((seen.differences_at(seen.pilots, n) for n in range(len(seen.differences))), key=typical)
+    claim = evidence.claim
+    if evidence.confirming:
+        judged = _judged_at_looks(evidence, decision)
+    elif evidence.pilots:
+        contrasts = range(len(evidence.differences))
+        shown = min((evidence.differences_at(evidence.pilots, contrast) for contrast in contrasts), key=typical)
         reason = f"exploratory seeds only: not judged (confirmatory seeds begin at {CONFIRMING.start})"
         judged = Judged(
-            claim=seen.claim, verdict="not judged yet", reason=reason, seen=_estimate(shown), signs=_signs(shown)
+            claim=claim, verdict="not judged yet", reason=reason, at_look=_estimate(shown), signs=_signs(shown)
         )
     else:
-        judged = Judged(claim=seen.claim, verdict="not run", reason="no seed has runs of all cells of this claim yet")
-    verdict = without_room(judged.verdict, seen.claim) if seen.lacks_room else judged.verdict
-    caveats = (*seen.caveats, seen.lacks_room) if seen.lacks_room else seen.caveats
+        judged = Judged(claim=claim, verdict="not run", reason="no seed has runs of all cells of this claim yet")
+    verdict = without_room(judged.verdict, claim) if evidence.lacks_room else judged.verdict
+    caveats = (*evidence.caveats, evidence.lacks_room) if evidence.lacks_room else evidence.caveats
     judged = replace(
         judged,
         verdict=verdict,
-        reason="; ".join((*caveats, judged.reason)) + _diverged_in_words(seen),
-        diverged=seen.diverged,
-        error=error,
-        evidence=seen,
-        gaps=seen.gaps,
+        reason="; ".join((*caveats, judged.reason)) + _diverged_in_words(evidence),
+        diverged=evidence.diverged,
+        error=decision.error,
+        evidence=evidence,
+        gaps=evidence.gaps,
         caveats=caveats,
-        room=seen.room,
-        no_room=bool(seen.lacks_room),
+        room=evidence.room,
+        no_room=bool(evidence.lacks_room),
     )
     if judged.is_decided or verdict == "no room":
         return judged
-    return _open(judged, seen)
+    return _open(judged, evidence)
 
 
 def without_room(verdict: Verdict, claim: Claim) -> Verdict:
@@ -409,25 +431,26 @@ def without_room(verdict: Verdict, claim: Claim) -> Verdict:
     return "no room" if absent and claim.form != "comparable" else verdict
 
 
-def _diverged_in_words(seen: Evidence) -> str:
-    if not seen.diverged:
+def _diverged_in_words(evidence: Evidence) -> str:
+    if not evidence.diverged:
         return ""
-    counts = "counted as accuracy 0" if seen.claim.metric in HIGHER_IS_BETTER else "left out"
-    return f"; diverged and {counts}: {', '.join(seen.diverged)}"
+    counts = "counted as accuracy 0" if evidence.claim.metric in HIGHER_IS_BETTER else "left out"
+    return f"; diverged and {counts}: {', '.join(evidence.diverged)}"
 
 
-def _open(judged: Judged, seen: Evidence) -> Judged:
+def _open(judged: Judged, evidence: Evidence) -> Judged:
     """Add the next look that can decide an open claim, and the smallest difference that the claim
     can detect; nothing if no look can decide it.
 
     The smallest detectable difference needs three seeds, including exploratory ones. If there are
     several contrasts, the largest spread is used.
     """
-    look, seeds = next_look(judged, seen.reachable), [*seen.pilots, *seen.confirming]
+    look = next_look(judged, evidence.reachable)
+    seeds = [*evidence.pilots, *evidence.confirming]
     if not look or len(seeds) < 3:
         return replace(judged, could_decide=look)
-    spread = max(stdev(seen.differences_at(seeds, n)) for n in range(len(seen.differences)))
-    smallest = detectable(spread, len(seeds), judged.error, seen.reachable)
+    spread = max(stdev(evidence.differences_at(seeds, n)) for n in range(len(evidence.differences)))
+    smallest = detectable(spread, len(seeds), judged.error, evidence.reachable)
     return replace(judged, could_decide=look, detectable=smallest)
 
 
@@ -442,10 +465,10 @@ def next_look(judged: Judged, reachable: int) -> int:
     return smallest_look(judged.error, judged.looks, alike=alike, reachable=reachable)
 
 
-def _judged_at_looks(seen: Evidence, decision: Reading) -> Judged:
-    every = seen.confirming
+def _judged_at_looks(evidence: Evidence, decision: Decision) -> Judged:
+    every = evidence.confirming
     seeds = every[: LOOKS[decision.looks - 1]] if decision.looks else every
-    at_look = _estimate(seen.differences_at(seeds, decision.contrast), decision.interval)
+    at_look = _estimate(evidence.differences_at(seeds, decision.contrast), decision.interval)
     reason = decision.why
     if decision.verdict == "undecided":
         if decision.looks:
@@ -456,25 +479,25 @@ def _judged_at_looks(seen: Evidence, decision: Reading) -> Judged:
                 else "; this was the last interim analysis"
             )
     else:
-        if decision.verdict == "holds" and seen.claim.form != "comparable" and at_look.value < seen.claim.least:
-            margin = in_unit(seen.claim.metric, seen.claim.least)
+        if decision.verdict == "holds" and evidence.claim.form != "comparable" and at_look.value < evidence.claim.least:
+            margin = in_unit(evidence.claim.metric, evidence.claim.least)
             reason += f", but the estimate is below the smallest effect size of interest ({margin})"
         reason += f"; reached at interim analysis {decision.looks} of {len(LOOKS)}, with {len(seeds)} seeds"
-    beyond = seen.differences_at(every, decision.contrast) if len(every) > len(seeds) else []
-    pilots = seen.differences_at(seen.pilots, decision.contrast)
+    beyond = evidence.differences_at(every, decision.contrast) if len(every) > len(seeds) else []
+    pilots = evidence.differences_at(evidence.pilots, decision.contrast)
     return Judged(
-        claim=seen.claim,
+        claim=evidence.claim,
         verdict=decision.verdict,
         reason=reason,
-        seen=at_look,
+        at_look=at_look,
         over_all=_estimate(beyond, interval(beyond, 1 - decision.level)) if beyond else None,
         pilots=_estimate(pilots) if pilots else None,
         level=decision.level,
         looks=decision.looks,
-        collapsed=seen.collapsed_at(seeds, decision.contrast),
-        runs_fall=runs_fall(seen, decision.contrast, seeds),
+        collapsed=evidence.collapsed_at(seeds, decision.contrast),
+        runs_fall=runs_fall(evidence, decision.contrast, seeds),
         waits_for=decision.waits_for,
-        signs=_signs(seen.differences_at(seeds, decision.contrast)),
+        signs=_signs(evidence.differences_at(seeds, decision.contrast)),
     )
 
 

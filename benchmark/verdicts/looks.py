@@ -36,8 +36,10 @@ def errors(error: float, looks: tuple[int, ...] = LOOKS) -> tuple[float, ...]:
     """
     times = [n / looks[-1] for n in looks]
     at_looks: list[float] = []
-    # Values that the process can have, and their probability weights.
-    start, density, spent, before = np.zeros(1), np.ones(1), 0.0, 0.0
+    start = np.zeros(1)  # values that the process can have
+    density = np.ones(1)  # their probability weights
+    spent = 0.0
+    before = 0.0  # time of the previous look
     for time in times:
         sigma = math.sqrt(time - before)
         to_spend = error * math.log(1 + (math.e - 1) * time) - spent

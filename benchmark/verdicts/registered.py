@@ -18,7 +18,7 @@ from benchmark.papers.scale import PROFILES
 from benchmark.records.copies import COMMITTED, read_copy
 from benchmark.records.git_history import LEEWAY, started_at
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.families import Declared, families_at, families_in, families_of, first_seed_of
+from benchmark.verdicts.families import Declared, families_at, families_in, family_names_of_run, first_seed_of
 from benchmark.verdicts.rule import RULE_VERSION, rule
 
 # The hash of `rule.constants` in each earlier version that manifests contain. A new version adds the one before it.
@@ -53,7 +53,7 @@ def troubles_of_claims(records: Iterable[RunRecord]) -> list[str]:
         if record.seed not in CONFIRMING or not record.manifest:
             continue
         noted = families_in(record.manifest)
-        wanted = families_of(record.cell_key, str(record.experiment.get("profile")), record.seed)
+        wanted = family_names_of_run(record.cell_key, str(record.experiment.get("profile")), record.seed)
         for name in sorted(wanted - noted.keys()):
             troubles.append(
                 f"{record.path}: manifest.json has no claims of {name}, but seed {record.seed} is confirmatory"
@@ -76,7 +76,8 @@ def _faults(record: RunRecord) -> Iterator[str]:
     elif noted and noted["constants"] != known[noted["version"]]:
         constants = known[noted["version"]]
         yield f"rule.constants is {noted['constants']!r}, but version {noted['version']} has {constants!r}"
-    started, profile = started_at(record), str(record.experiment.get("profile"))
+    started = started_at(record)
+    profile = str(record.experiment.get("profile"))
     for name, family in families_in(record.manifest).items():
         claims = _registered(name, profile)
         listed = (*family.main, *family.others)

@@ -28,8 +28,8 @@ Interval: TypeAlias = tuple[float, float]
 class Intervals(NamedTuple):
     """The intervals of one test. An interval is None if there are too few differences to reject any value."""
 
-    whole: Interval | None  # at the claim's whole error
-    share: Interval | None  # at the contrast's share of the error
+    at_error: Interval | None  # at the claim's error
+    at_share: Interval | None  # at the contrast's share of the error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +51,13 @@ class Tested:
     medians: Intervals
 
 
-def both_tests(differences: Sequence[float], whole: float, share: float) -> Tested:
+def both_tests(differences: Sequence[float], error: float, error_per_contrast: float) -> Tested:
     """Return the results of the signed-rank test and the sign test, each at both errors."""
     return Tested(
         typical=typical(differences),
         signs=signs_of(differences),
-        ranks=Intervals(interval(differences, whole), interval(differences, share)),
-        medians=Intervals(median_interval(differences, whole), median_interval(differences, share)),
+        ranks=Intervals(interval(differences, error), interval(differences, error_per_contrast)),
+        medians=Intervals(median_interval(differences, error), median_interval(differences, error_per_contrast)),
     )
 
 

@@ -77,21 +77,21 @@ def comes_out_again(judged: Judged, per_run: float | None = None, repetitions: i
     `per_run` is the spread as a fraction of accuracy; by default, the measured one. Collapsed runs
     stay collapsed. Return None for an open claim and for a claim that is not judged by runs.
     """
-    seen = judged.evidence
-    if seen is None or not judged.looks or not (judged.is_decided or judged.verdict == "no room"):
+    evidence = judged.evidence
+    if evidence is None or not judged.looks or not (judged.is_decided or judged.verdict == "no room"):
         return None
     rng = np.random.default_rng(0)
-    many = len(seen.differences)
-    noise = [machine_share(seen, number, per_run) for number in range(many)]
+    many = len(evidence.differences)
+    noise = [machine_share(evidence, number, per_run) for number in range(many)]
     tries = max(50, min(repetitions, CONTRASTS // many))
-    again = sum(_verdict(_elsewhere(seen, noise, rng), judged) == judged.verdict for _ in range(tries))
+    again = sum(_verdict(_elsewhere(evidence, noise, rng), judged) == judged.verdict for _ in range(tries))
     return again / tries
 
 
-def machine_share(seen: Evidence, number: int, per_run: float | None = None) -> float:
+def machine_share(evidence: Evidence, number: int, per_run: float | None = None) -> float:
     """Return the machine's share (0 to 1) of the variance over seeds of a contrast's differences."""
-    cells = seen.claim.contrasts[number]
-    by_cell = {label: _ends(seen, label) for label in cells}
+    cells = evidence.claim.contrasts[number]
+    by_cell = {label: _ends(evidence, label) for label in cells}
     ends = list(contrast(cells, by_cell).values())
     if len(ends) < 3 or not variance(ends):
         return 0.0
@@ -100,26 +100,27 @@ def machine_share(seen: Evidence, number: int, per_run: float | None = None) -> 
     return min(1.0, machine / variance(ends))
 
 
-def _ends(seen: Evidence, label: str) -> Mapping[int, float]:
-    values = {run.seed: value_at(run, ACCURACY, "end") for run in seen.results[label].runs}
-    return {seed: values[seed] or 0.0 for seed in seen.confirming}
+def _ends(evidence: Evidence, label: str) -> Mapping[int, float]:
+    values = {run.seed: value_at(run, ACCURACY, "end") for run in evidence.results[label].runs}
+    return {seed: values[seed] or 0.0 for seed in evidence.confirming}
 
 
-def _elsewhere(seen: Evidence, shares: Sequence[float], rng: np.random.Generator) -> Evidence:
+def _elsewhere(evidence: Evidence, shares: Sequence[float], rng: np.random.Generator) -> Evidence:
     """Return the evidence as a different machine could have measured it; contrasts that share a
     cell share its draws.
     """
-    seeds = seen.confirming
-    draws = {label: dict(zip(seeds, rng.normal(size=len(seeds)), strict=True)) for label in seen.claim.labels}
+    seeds = evidence.confirming
+    draws = {label: dict(zip(seeds, rng.normal(size=len(seeds)), strict=True)) for label in evidence.claim.labels}
     moved = []
-    for cells, by_seed, share in zip(seen.claim.contrasts, seen.differences, shares, strict=True):
+    for cells, by_seed, share in zip(evidence.claim.contrasts, evidence.differences, shares, strict=True):
         differences = [by_seed[seed] for seed in seeds]
-        middle, drawn = fmean(differences), contrast(cells, draws)
+        middle = fmean(differences)
+        drawn = contrast(cells, draws)
         scale = sqrt(share * (2 - share) * variance(differences) / sum(weight**2 for weight in cells.values()))
         moved.append({s: middle + (1 - share) * (by_seed[s] - middle) + scale * drawn[s] for s in seeds})
-    return replace(seen, differences=tuple(moved))
+    return replace(evidence, differences=tuple(moved))
 
 
-def _verdict(seen: Evidence, judged: Judged) -> Verdict:
-    verdict = looked_at(seen, judged.error).verdict
+def _verdict(evidence: Evidence, judged: Judged) -> Verdict:
+    verdict = looked_at(evidence, judged.error).verdict
     return without_room(verdict, judged.claim) if judged.no_room else verdict

@@ -20,11 +20,20 @@ LEVEL = 0.95
 INTERVAL_SEEDS = 5
 NO_SPREAD = 1e-12  # a standard deviation below this, relative to the mean, is only rounding
 FRACTIONS = (  # metrics with differences in percentage points
-    *("test/accuracy", "test/auroc", "test/precision", "test/recall"),
-    *("test/unknown_auroc", "test/unknown_fpr95"),
-    *("pseudo/kept", "pseudo/accuracy", "pseudo/class_balance", "pseudo/unknown"),
-    *("pseudo/candidates", "pseudo/unselected_accuracy"),
-    *("aggregation/labelled_share", "aggregation/labelled_weight"),
+    "test/accuracy",
+    "test/auroc",
+    "test/precision",
+    "test/recall",
+    "test/unknown_auroc",
+    "test/unknown_fpr95",
+    "pseudo/kept",
+    "pseudo/accuracy",
+    "pseudo/class_balance",
+    "pseudo/unknown",
+    "pseudo/candidates",
+    "pseudo/unselected_accuracy",
+    "aggregation/labelled_share",
+    "aggregation/labelled_weight",
 )
 
 

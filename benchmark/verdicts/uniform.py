@@ -56,7 +56,8 @@ def origin_of(run: RunRecord, metric: str) -> Origin:
     concerns metrics of diversity.
     """
     manifest = run.manifest
-    (engine, device), packages = run.trained_by, manifest.get("packages", {})
+    engine, device = run.trained_by
+    packages = manifest.get("packages", {})
     concerned = [part for part in run.numerics if part != "diversity" or metric.startswith("diversity/")]
     noted = manifest.get("numerics", run.numerics)
     versions = tuple((part, run.numerics[part]) for part in sorted(concerned))
@@ -233,7 +234,8 @@ def mixtures(
         origins[label] = {seed: origin_of(of_cell[seed], metric) for seed in seeds if seed in of_cell}
     phrases = []
     for name, noun in (("processor", "processors"), ("torch", "versions of torch")):
-        mixed, values = 0, set[str]()
+        mixed = 0
+        values = set[str]()
         for seed in seeds:
             for labels in contrasts:
                 of_seed = {getattr(origins[label][seed], name) for label in labels if seed in origins.get(label, {})}

@@ -44,7 +44,8 @@ def trained(tmp_path, monkeypatch):
     Path("newcomers_method.py").write_text(METHOD)
     Path("mine.toml").write_text(TABLE)
     importlib.invalidate_caches()
-    runs, train = [], reproduce.train
+    runs = []
+    train = reproduce.train
 
     def counting(chosen, *more):
         runs.extend(chosen)

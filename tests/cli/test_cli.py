@@ -128,7 +128,8 @@ def test_wrong_words(fssl, tmp_path, monkeypatch, words, code, names):
     monkeypatch.setenv("FSSL_DATA", str(tmp_path / "no data"))
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("benchmark.data.sources.DOWNLOAD_TIMEOUT", 0.1)
-    command, places = words.partition(" ")[0], ["--results", tmp_path / "results"]
+    command = words.partition(" ")[0]
+    places = ["--results", tmp_path / "results"]
     with_places = places if command in ("run", "reproduce", "plan", "work", "tune") else []
     exit_code, out, err = fssl(*shlex.split(words), *with_places)
     assert exit_code == code and names in err and out == ""
@@ -236,7 +237,8 @@ def test_plan_prints_one_object(fssl, tmp_path):
 
 def test_a_sweep_file_is_planned_and_looked_at_as_it_is_trained(fssl, tmp_path):
     """Two cells of two seeds, one of them with a record; a file names all its runs, and takes no other words."""
-    grid, places = tmp_path / "grid.yaml", ("--results", tmp_path)
+    grid = tmp_path / "grid.yaml"
+    places = ("--results", tmp_path)
     short = "T=1 federation.rounds=2 method.warm_start_rounds=0"
     grid.write_text(fssl("sweep", "--grid", f"R=0,0.4 seed=0,1 {short}", "--profile", "demo")[1])
     short_run = {"T": 1, "federation.rounds": 2, "method.warm_start_rounds": 0}
@@ -245,8 +247,14 @@ def test_a_sweep_file_is_planned_and_looked_at_as_it_is_trained(fssl, tmp_path):
     assert (planned["cells"], planned["runs"], planned["profile"]) == (2, 3, "demo")
     seen = json.loads(fssl("status", grid, "--json", *places)[1])
     assert seen["counts"]["done"] == 1 and seen["counts"]["missing"] == 3
-    for words, names in (("plan ssfl/tab2", "ITEM"), ("status --seeds 9", "--seeds"), ("work --main", "--main"),
-                         ("plan --profile paper", "--profile"), ("status --rule paper", "--rule")):  # fmt: skip
+    refused = {
+        "plan ssfl/tab2": "ITEM",
+        "status --seeds 9": "--seeds",
+        "work --main": "--main",
+        "plan --profile paper": "--profile",
+        "status --rule paper": "--rule",
+    }
+    for words, names in refused.items():
         command, *more = words.split()
         code, _, error = fssl(command, grid, *more, *places)
         assert code == 65 and names in error
@@ -336,7 +344,8 @@ def test_a_table_has_one_count(name, tmp_path):
     """In the list, in the plan and on its page: committed runs of other seeds, of too few, and of trials."""
     planned = plan(items([name], "laptop"), tmp_path, tell=False)
     (item,) = planned.items
-    seen, row = progress(ItemResults(item, restricted(planned.records, planned.shown))), _item(item, planned)
+    seen = progress(ItemResults(item, restricted(planned.records, planned.shown)))
+    row = _item(item, planned)
     done = len(planned.runs) - len(planned.missing)
     assert done > 0 and (row["done"], seen["runs_done"]) == (done, done)
     assert row["runs"] == seen["runs_wanted"] == len(planned.runs) + len(planned.waiting)

@@ -61,7 +61,8 @@ def test_a_torchvision_that_does_not_load_is_named(tmp_path):
 
 def test_another_package_named_sweeps_is_the_one_line(tmp_path):
     """W&B has one. Every command ends with 65 and says what to type."""
-    ended, other = hidden_by("sweeps", "", tmp_path), tmp_path / "sweeps" / "__init__.py"
+    ended = hidden_by("sweeps", "", tmp_path)
+    other = tmp_path / "sweeps" / "__init__.py"
     assert (ended.returncode, ended.stdout) == (65, "")
     assert ended.stderr == f"fssl: {other} hides our sweeps: `pip uninstall sweeps`\n"
 

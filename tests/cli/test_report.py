@@ -37,7 +37,8 @@ def small_item(profile: str) -> Item:
     """Make two cells of the tiny experiment, in place of Table 2."""
     tiny = replace(tiny_experiment(), profile=profile)
     other = replace(tiny, optimizer=replace(tiny.optimizer, lr=0.01))
-    printed, contrast = {"test/accuracy": Printed(value=80.0)}, {"Grouping": 1, "FedAvg": -1}
+    printed = {"test/accuracy": Printed(value=80.0)}
+    contrast = {"Grouping": 1, "FedAvg": -1}
     cells = tuple(
         Cell(label=name, setting={"method": name, "C": 4}, experiment=experiment, published=printed)
         for name, experiment in (("FedAvg", tiny), ("Grouping", other))
@@ -78,11 +79,13 @@ def test_a_record_that_several_items_show_is_read_once(monkeypatch):
 
 def test_reproduce_trains_once_and_prints_the_same_table_before_it_builds_pages(places, capsys, tmp_path, monkeypatch):
     """After hours of training, a site that cannot be written costs the pages alone. They lie with the records."""
-    words, page = [*WORDS, *places], "site/ssfl/tab2/demo/index.html"
+    words = [*WORDS, *places]
+    page = "site/ssfl/tab2/demo/index.html"
     with monkeypatch.context() as patch:
         patch.setattr(reproduce, "build_pages", Mock(side_effect=CannotWrite("no room for the site")))
         assert main(words) == 73
-    first, done = capsys.readouterr(), results_of(tmp_path)
+    first = capsys.readouterr()
+    done = results_of(tmp_path)
     assert len(done) == 4 and "no room" in first.err
     assert main(words) == 0
     second = capsys.readouterr()

@@ -148,7 +148,8 @@ def appended(name, mode=0):
     """Append a member that `packed` would not write: a name for the second time, or a link."""
 
     def edit(content):
-        file, info = io.BytesIO(content), zipfile.ZipInfo(name)
+        file = io.BytesIO(content)
+        info = zipfile.ZipInfo(name)
         info.external_attr = mode << 16
         with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(file, "a") as archive:
             archive.writestr(info, b"{}")

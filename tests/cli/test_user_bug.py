@@ -39,8 +39,12 @@ class Buggy(Method):
 """
 LINE = 1 + MODULE.splitlines().index('            raise ValueError("tau is missing")  # the bug')
 FIELDS = [
-    *("--data.label_setting=every_client", "--data.N_s=50", "--federation.K=3", "--federation.C=2"),
-    *("--federation.T=1", "--federation.rounds=2"),
+    "--data.label_setting=every_client",
+    "--data.N_s=50",
+    "--federation.K=3",
+    "--federation.C=2",
+    "--federation.T=1",
+    "--federation.rounds=2",
 ]
 
 

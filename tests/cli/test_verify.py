@@ -108,7 +108,8 @@ def test_a_wrong_value_is_named_even_where_the_digest_fits(capsys, results, file
     edit(folder_of(results) / file, *keys, to=to, signed=True)
     code, summary = verify(capsys, results)
     assert code == 66 and summary["troubles"] and summary["records"] in (3, 4)  # of which 3 can be read
-    folder, first = str(folder_of(results)), summary["troubles"][0]
+    folder = str(folder_of(results))
+    first = summary["troubles"][0]
     assert all(line.startswith(folder) and "digest" not in line for line in summary["troubles"])
     assert file in first and names in first
 
@@ -266,7 +267,8 @@ def test_claims_of_runs_that_confirm(results):
     first = {"claims": {"ssfl demo": {"main": ["a"], "others": ["b"]}}}
     other = {"claims": {"ssfl demo": {"main": [], "others": ["a", "b"]}}}
     assert troubles_of_claims([of(0, {}), of(100, first), of(101, first), of(200, other)]) == []
-    (without,), (differs,) = troubles_of_claims([of(100, {})]), troubles_of_claims([of(100, first), of(101, other)])
+    (without,) = troubles_of_claims([of(100, {})])
+    (differs,) = troubles_of_claims([of(100, first), of(101, other)])
     assert without.startswith("seed=100: ") and "ssfl demo" in without
     assert differs.startswith("seed=101: ") and "seed=100" in differs
 

@@ -169,7 +169,8 @@ def write_as(results, source, seed):
 
 def damage(folder, file, field, value):
     """Damage one file of a sound run, as another program might: the digest fits."""
-    seed, is_lines = int(folder.name.removeprefix("seed=")), file in (ROUNDS, PROGRESS)
+    seed = int(folder.name.removeprefix("seed="))
+    is_lines = file in (ROUNDS, PROGRESS)
     path = folder / file
     if file == COPY:
         tree = json.loads(gzip.decompress(copied(record_of(folder))))
@@ -226,7 +227,7 @@ def test_each_damaged_record_is_named_once_by_its_file_or_field(results, called)
 
 def test_every_command_does_its_work_on_the_other_records(results, called, monkeypatch):
     monkeypatch.setattr("benchmark.records.wandb_mirror.WandbMirror", lambda *_, **__: Mock(failed=False))
-    for command in (*("status --json", "status ITEM", "plan ITEM", "report ITEM"), *NAMING):
+    for command in ("status --json", "status ITEM", "plan ITEM", "report ITEM", *NAMING):
         code, out, err = called(command, results, len(SEEDS))
         assert code == (66 if command in NAMING else 0) and "Traceback" not in err, (command, err)
         if command == "status --json":
@@ -246,7 +247,9 @@ def test_work_trains_runs_with_a_broken_claim_or_state_again(results, called):
 
 def test_a_file_that_the_disk_does_not_return_is_named(results, called, monkeypatch):
     """`work` skips such a run: see `test_launcher`."""
-    lost, read, reason = run_folder(results, OTHER), Path.read_bytes, os.strerror(errno.EIO)
+    lost = run_folder(results, OTHER)
+    read = Path.read_bytes
+    reason = os.strerror(errno.EIO)
 
     def reading(path):
         if path.parent == lost:
@@ -293,7 +296,8 @@ def broken(data):
 @pytest.fixture(scope="module")
 def whole(trained, tmp_path_factory):
     """Return the undamaged files of a run and of a configuration."""
-    folder, stopped = run_folder(trained, TINY), tmp_path_factory.mktemp("stopped")
+    folder = run_folder(trained, TINY)
+    stopped = tmp_path_factory.mktemp("stopped")
     stopped_after(1, TINY, stopped)
     return {
         **{name: (folder / name).read_bytes() for name in FILES},

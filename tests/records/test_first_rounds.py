@@ -190,7 +190,8 @@ def without_moved(record: RunRecord, rounds: Sequence[Mapping[str, Any]]) -> lis
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_the_first_rounds_of_committed_copies_come_out_again(method, tmp_path):
-    checked, not_checked = 0, list[str]()
+    checked = 0
+    not_checked = list[str]()
     for kind, copies in copies_of().get(method, {}).items():
         reasons = [why_not_checked(record) for record in copies]
         cheapest = next((record for record, reason in zip(copies, reasons, strict=True) if reason is None), None)
@@ -199,7 +200,8 @@ def test_the_first_rounds_of_committed_copies_come_out_again(method, tmp_path):
             continue
         again = first_rounds(cheapest, tmp_path / "results")
         recorded = without_moved(cheapest, cheapest.rounds[: len(again)])
-        where, words = ", ".join(kind), list(differences(recorded, again))
+        where = ", ".join(kind)
+        words = list(differences(recorded, again))
         if words and "model" not in cheapest.manifest["hardware"]:
             there = by_its_own_code(cheapest, tmp_path / where.replace(", ", "-"))
             if there is None:

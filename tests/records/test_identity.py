@@ -242,7 +242,8 @@ def test_files_that_the_suite_lists_count_as_equal(tmp_path, monkeypatch):
 def test_commands_say_what_differs_and_a_launch_trains_apart(tmp_path, capsys, fssl, printed):
     """Finished and half-finished runs: each is trained on the images that are here, once."""
     results, experiment = tmp_path / "results", pets(tmp_path)
-    runs, place = (experiment, experiment.with_seed(1)), f"--results={results}"
+    runs = (experiment, experiment.with_seed(1))
+    place = f"--results={results}"
     run(experiment, results)
     stopped_after(1, runs[1], results)
     assert plan_of_runs(runs, results).missing == runs[1:]
@@ -340,7 +341,8 @@ def test_hashes_are_read_once(tmp_path, monkeypatch):
 
 def test_sources_of_a_worker_that_has_not_imported_the_network_yet(tmp_path, capsys):
     """Unpickling an experiment imports its method alone: the first run of each worker process had no network's hash."""
-    results, pickled = tmp_path / "results", pickle.dumps(own_code(tmp_path))
+    results = tmp_path / "results"
+    pickled = pickle.dumps(own_code(tmp_path))
     forget_modules()
     experiment = pickle.loads(pickled)
     assert "own_net" not in sys.modules

@@ -158,7 +158,8 @@ def test_verify_counts_older_versions_and_calls_them_no_fault() -> None:
 
 
 def test_a_table_says_how_many_of_its_runs_are_of_an_older_version() -> None:
-    old, current = copy_of("41c2e4d6bf09d4ba", 104), next(record for record in committed() if record.is_current)
+    old = copy_of("41c2e4d6bf09d4ba", 104)
+    current = next(record for record in committed() if record.is_current)
     assert numerics_caveat([current]) == "" == numerics_caveat([])
     caveat = numerics_caveat([old, current, old])
     assert "2 of 3 runs" in caveat and "2 runs of norm 1" in caveat and "--no-reference" in caveat

@@ -54,7 +54,8 @@ def folder_of(results: Path, seed: int = 0) -> Path:
 def test_a_record_is_what_was_written(results):
     records = read_records(results, [KEY, "0" * 16], with_reference=True)
     assert list(records[KEY]) == [0, 1] and records["0" * 16] == {}
-    record, lines = records[KEY][0], (folder_of(results) / "rounds.jsonl").read_text().splitlines()
+    record = records[KEY][0]
+    lines = (folder_of(results) / "rounds.jsonl").read_text().splitlines()
     rounds = tuple(map(json.loads, lines))
     assert record.status == "done" and not record.edited
     assert len(record.rounds) == 3 and tuple(record.rounds) == rounds
@@ -72,10 +73,9 @@ def test_a_copy_has_counts_of_every_round_and_the_rest_of_evaluated_ones(results
     for mine, theirs in zip(copy.rounds, record.rounds, strict=True):
         assert all(mine[name] == theirs[name] for name in ("local_steps", "comm/bytes_up", "comm/bytes_down"))
     assert "client/loss" not in copy.rounds[0] and "diversity/delta/l2/squared/clients" not in copy.rounds[0]
+    left_out = {"cell_key", "seed", "time/round_seconds", "time/cpu_seconds", "time/server_seconds"}
     for number in (1, 2):
-        assert copy.rounds[number].keys() == record.rounds[number].keys() - {
-            "cell_key", "seed", "time/round_seconds", "time/cpu_seconds", "time/server_seconds"
-        }  # fmt: skip
+        assert copy.rounds[number].keys() == record.rounds[number].keys() - left_out
     for metric in ("client/loss", "pseudo/kept"):
         assert copy.summary(metric) == pytest.approx(record.summary(metric), rel=1e-5)
 
@@ -115,7 +115,8 @@ def test_an_edited_record_is_not_committed(results):
 def test_an_odd_round_that_a_digest_vouches_for_is_named_where_it_is_read(results):
     """No digest of ours: whoever wrote the rounds wrote it. `verify` reads all rounds; tables mostly the results."""
     folder = folder_of(results)
-    path, result = folder / "rounds.jsonl", json.loads((folder / "result.json").read_text())
+    path = folder / "rounds.jsonl"
+    result = json.loads((folder / "result.json").read_text())
     path.write_text(path.read_text().replace('"round": 2', '"round": [2]'))
     (folder / "result.json").write_text(json.dumps({**result, "digest": run_digest(folder, result)}))
     record = record_of(folder)

@@ -113,7 +113,8 @@ def test_a_flipped_bit_is_noticed_wherever_a_number_lies(tmp_path):
 
 def test_the_size_is_that_of_the_tensors_and_little_more(tmp_path):
     """300 bytes a tensor and 8 kB at most; a view of a large storage counts as what it shows."""
-    large, sizes = torch.zeros(100_000), [0, 1, 3, 50, 700, 3000] * 5
+    large = torch.zeros(100_000)
+    sizes = [0, 1, 3, 50, 700, 3000] * 5
     server = {f"tensor.{number}.weight": large[:size] for number, size in enumerate(sizes)}
     save(tmp_path, only(server, {"0": {"momentum": {"w": torch.zeros(5, 5)}}}), RUN)
     tensors = 4 * (sum(sizes) + 25)
@@ -147,7 +148,8 @@ def test_saving_and_going_on_need_no_second_copy_in_memory(tmp_path):
 def test_saves_are_further_apart_where_one_takes_long(tmp_path, monkeypatch):
     """A clock that shows 100 s more a round, and 10 s for saving: 5 % of a run is one in every 200 s, so after rounds
     1 (nothing was known yet), 3, 5; the last round's in any case."""
-    clock, saved = [0.0], []
+    clock = [0.0]
+    saved = []
     monkeypatch.setattr(recorder.time, "monotonic", lambda: clock[0])
 
     def slow(folder: Path, run_state: RunState, *rest: object) -> None:

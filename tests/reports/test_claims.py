@@ -197,7 +197,7 @@ def told(verdict: str, form: Any = "improves", **more: Any) -> ClaimRow:
     """Make a claim with this verdict; toy/tab2 also has cells of it."""
     elsewhere = (Elsewhere(item="toy/tab2", contrast={"a": 1.0, "b": -1.0}),)
     claim = replace(pair().claims[0], elsewhere=elsewhere, form=form)
-    values: dict[str, Any] = {"verdict": verdict, "reason": "", "seen": Estimate(value=-0.02, n=9), **more}
+    values: dict[str, Any] = {"verdict": verdict, "reason": "", "at_look": Estimate(value=-0.02, n=9), **more}
     return ClaimRow(reported=ItemResults(pair(), {}), judged=Judged(claim=claim, **values))
 
 

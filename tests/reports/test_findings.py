@@ -62,7 +62,7 @@ def test_the_short_page_has_scope_estimate_interval_n_and_limits(tmp_path, monke
     monkeypatch.setattr(findings, "declared_claims", lambda: ((item, item.claims[0]),))
     one = ItemResults(item, {})
     seen = Estimate(value=0.05, n=9, interval=(0.01, 0.1))
-    judged = Judged(claim=item.claims[0], verdict="holds", reason="", seen=seen, error=0.01, looks=1)
+    judged = Judged(claim=item.claims[0], verdict="holds", reason="", at_look=seen, error=0.01, looks=1)
     over_all = Estimate(value=0.04, n=12, interval=(0.02, 0.08))
     caveats = ("judged at round 9: a still gains 1 point", "a phrase without a short form")
     one.judged = [replace(judged, over_all=over_all, caveats=caveats)]
@@ -90,10 +90,18 @@ def test_every_decided_claim_has_a_row_its_setting_and_what_decided_it():
     look = Estimate(value=0.05, n=9, interval=(0.01, 0.1))
     over_all = Estimate(value=0.04, n=12, interval=(0.02, 0.08))
     first = Judged(
-        claim=claims[0], verdict="holds", reason="", seen=look, over_all=over_all, collapsed={"a": 0, "b": 7}, looks=1
+        claim=claims[0],
+        verdict="holds",
+        reason="",
+        at_look=look,
+        over_all=over_all,
+        collapsed={"a": 0, "b": 7},
+        looks=1,
     )
     first = replace(first, caveats=("it still rises",))
-    second = replace(first, claim=claims[1], caveats=(), seen=replace(look, is_range=True), over_all=None, collapsed={})
+    second = replace(
+        first, claim=claims[1], caveats=(), at_look=replace(look, is_range=True), over_all=None, collapsed={}
+    )
     one.judged = [first, second, replace(first, claim=claims[2]), replace(first, claim=claims[3], verdict="undecided")]
     page = findings_in_full([one], links=False)
     at = f"K = 10, C = 10 on 8x8 digits (ssfl/toy {item.profile})"

@@ -36,7 +36,7 @@ def sentence(verdicts: Sequence[Verdict], withdrawn: Sequence[int] = ()) -> list
     reported = ItemResults(replace(item, claims=claims), {})
     seen = Estimate(value=0.05, n=9, interval=(0.01, 0.1))
     reported.judged = [
-        Judged(claim=claim, verdict=verdict, reason="", seen=None if verdict == "not run" else seen)
+        Judged(claim=claim, verdict=verdict, reason="", at_look=None if verdict == "not run" else seen)
         for claim, verdict in zip(claims, verdicts, strict=True)
     ]
     return sentences_of(rows_of(reported))

@@ -40,7 +40,8 @@ def small_sweep(folder: Path, **more: list[Any]) -> tuple[Path, Experiment]:
 def signalled(words: Sequence[Any], number: int, results: Path, run: Experiment, **more: str) -> tuple[int, str, str]:
     """Send a signal to a command once this run has its first round; return its exit code and output."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "FSSL_RESULTS": str(results), **more}
-    command, pipe = [str(word) for word in words], subprocess.PIPE
+    command = [str(word) for word in words]
+    pipe = subprocess.PIPE
     with subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True) as process:
         wait_until(lambda: begun(run_folder(results, run)) or process.poll() is not None, SECONDS)
         assert process.poll() is None, process.communicate()

@@ -15,7 +15,8 @@ class Here:
     size = 1
 
     def __init__(self, do: Callable[[Experiment], FsslError | None]) -> None:
-        self.tried, self._do = list[Experiment](), do
+        self.tried = list[Experiment]()
+        self._do = do
         self.running: list[Experiment] = []
 
     def start(self, run: Experiment) -> None:

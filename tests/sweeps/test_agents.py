@@ -76,7 +76,8 @@ def test_a_cell_that_is_killed_stopped_handed_out_twice_and_resumed_has_one_reco
     run, and shows what is recorded. W&B has each round once in each; the record, and what is counted, is one.
     """
     path, _ = small_sweep(tmp_path, method=["grouping"])
-    words, sweep = [*FSSL, "agent", str(path), SWEEP], yaml.safe_load(path.read_text())
+    words = [*FSSL, "agent", str(path), SWEEP]
+    sweep = yaml.safe_load(path.read_text())
     with Server(exit_first=True) as server:
         server.begin(sweep)
         killed = called(words, environment(server, tmp_path), SECONDS)
@@ -121,7 +122,8 @@ def test_each_agent_of_several_sees_one_device(monkeypatch):
 
 
 def test_the_exit_code_is_that_of_the_records(tiny, tmp_path):
-    runs, folder = [tiny, tiny.with_seed(1)], run_folder(tmp_path, tiny.with_seed(1))
+    runs = [tiny, tiny.with_seed(1)]
+    folder = run_folder(tmp_path, tiny.with_seed(1))
 
     def code(*, stopped: bool = False) -> int:
         return _exit_code(plan_of_runs(runs, tmp_path), tmp_path, stopped)
@@ -143,7 +145,8 @@ def test_signals_are_passed_on_to_the_agents_each_time(tmp_path, monkeypatch):
     """The process in place of W&B's agent ends at the second one."""
     blocked = "import pathlib, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
     waiting = "for name in 'ab': pathlib.Path(name).touch(); signal.sigwait({signal.SIGTERM})"
-    words, start = [sys.executable, "-c", blocked + waiting], subprocess.Popen
+    words = [sys.executable, "-c", blocked + waiting]
+    start = subprocess.Popen
     monkeypatch.setattr("benchmark.cli.agent.subprocess.Popen", lambda *_, **__: start(words, cwd=tmp_path))
 
     def interrupt() -> None:
@@ -166,7 +169,8 @@ def preempted(tmp_path_factory):
     (folder / "config.json").write_text(json.dumps({"T": 4, "profile": "demo"}))
     with Server(drops=2) as server:
         env = environment(server, folder, WANDB_SWEEP_ID="s1", WANDB_RUN_ID="given")
-        words, run = [*FSSL, "run", "--sweep", str(folder / "config.json")], experiment_of({"T": 4, "profile": "demo"})
+        words = [*FSSL, "run", "--sweep", str(folder / "config.json")]
+        run = experiment_of({"T": 4, "profile": "demo"})
         code, _, said = signalled(words, SIGTERM, folder / "results", run, **env)
         before = server.runs["given"]
         state = (code, before.preempting, len(before.lines), said)

@@ -12,7 +12,7 @@ from benchmark.cli.main import main
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import Experiment, Federation
 from benchmark.federated import devices
-from benchmark.federated.devices import Choice, devices_named
+from benchmark.federated.devices import Choice
 from benchmark.models.build import Model
 from reports.performance_page import MARK, with_cards
 from sweeps.cards import (
@@ -134,12 +134,12 @@ def test_a_damaged_file_is_one_line(content, tmp_path) -> None:
 
 
 def test_devices_of_this_machine_are_named_as_before(tmp_path) -> None:
-    assert devices_or_card("cpu", tmp_path, devices_named) == (("cpu",), None)
-    assert devices_or_card(None, tmp_path, devices_named) == (None, None)
-    named, card = devices_or_card("h200", tmp_path, devices_named)
+    assert devices_or_card("cpu", tmp_path) == (("cpu",), None)
+    assert devices_or_card(None, tmp_path) == (None, None)
+    named, card = devices_or_card("h200", tmp_path)
     assert named is None and card is not None and card.name == "NVIDIA H200"
     with pytest.raises(ConfigError, match="h100, h200"):
-        devices_or_card("h20", tmp_path, devices_named)
+        devices_or_card("h20", tmp_path)
 
 
 def test_the_fastest_way_is_chosen_where_all_four_were_timed_with_one_engine() -> None:

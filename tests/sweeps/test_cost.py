@@ -110,7 +110,8 @@ def test_every_method_costs_about_what_is_counted(name):
     """
     if name in ("feddure", "flfl") and torch.__version__ < "2.12":
         pytest.xfail("torch's meta device cannot differentiate a group norm twice")
-    counted, golden = count(TRACES[name]).of_first(2), json.loads((FOLDER / f"{name}.json").read_text())
+    counted = count(TRACES[name]).of_first(2)
+    golden = json.loads((FOLDER / f"{name}.json").read_text())
     for key in ("local_steps", "bytes_up", "bytes_down"):
         is_bytes = key.startswith("bytes")
         value = sum(line[f"comm/{key}" if is_bytes else key] for line in golden)
@@ -128,7 +129,8 @@ def test_a_stand_in_holds_every_image_once(name, tiny, monkeypatch, tmp_path):
     monkeypatch.setenv("FSSL_DATA", str(tmp_path))
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path))
     environment = stand_in(replace(tiny, data=replace(tiny.data, name=name, N_s=2 * DATASETS[name].num_classes)))
-    sizes, d = environment.sizes, environment.data.num_classes
+    sizes = environment.sizes
+    d = environment.data.num_classes
     assert sum(sizes.values()) == DATASETS[name].train
     assert len(environment.data.test_labels_N) == DATASETS[name].test
     of_clients = [sizes[k] for k in range(4)]
@@ -157,7 +159,8 @@ def test_random_cohorts_are_estimated_and_said_to_be(tiny):
 
 def test_seconds_grow_with_the_rounds_and_with_what_is_measured(tiny):
     """Six rounds take twice what three do, but for a run's start."""
-    short, longer = count(tiny).whole.seconds, replace(tiny, federation=replace(tiny.federation, rounds=6))
+    short = count(tiny).whole.seconds
+    longer = replace(tiny, federation=replace(tiny.federation, rounds=6))
     assert count(longer).whole.seconds - RUN_SECONDS == pytest.approx(2 * (short - RUN_SECONDS), rel=0.01)
     often = replace(tiny, evaluation=Evaluation(every=1, gradient_diversity_every=1))
     assert count(often).whole.seconds > short

@@ -91,7 +91,8 @@ def test_a_bad_run_stops_no_other(tiny, tmp_path, monkeypatch):
 def test_a_full_disk_is_waited_for(tiny, tmp_path, monkeypatch, capsys):
     """With one run, not with each of them in turn, and not for ever."""
     monkeypatch.setattr(launcher, "SECONDS_BETWEEN_TRIES", 0.01)
-    runs, full = [tiny.with_seed(seed) for seed in range(3)], cannot_write(Path("x"), OSError(errno.ENOSPC, "full"))
+    runs = [tiny.with_seed(seed) for seed in range(3)]
+    full = cannot_write(Path("x"), OSError(errno.ENOSPC, "full"))
     workers = Here(lambda run: full if len(workers.tried) <= 4 else None)
     assert launch(workers, runs, tmp_path).trained == 3
     assert workers.tried == [runs[0]] * 5 + runs[1:]
@@ -151,7 +152,8 @@ def test_each_process_keeps_its_device_and_one_that_dies_leaves_it_to_the_next(t
 
 def test_a_run_of_another_process_is_waited_for(tiny, tmp_path):
     """Until the launch is stopped, no process is started and nothing is written."""
-    folder, seen = run_folder(tmp_path, tiny), []
+    folder = run_folder(tmp_path, tiny)
+    seen = []
 
     def watch(status: Launch) -> None:
         seen.append((status.running, status.trained, status.finished[:]))

@@ -71,9 +71,8 @@ def planned(tmp_path, monkeypatch, fssl):
 
     def plan(line, *words, runs=1):
         (tmp_path / f"{module}.py").write_text(MODULE.replace("READ", line))
-        code, out, err = fssl(
-            *("plan", "./mine.toml", "--profile", "demo", "--pilots", runs), *("--json", *words, "--results", "r")
-        )
+        command = ("plan", "./mine.toml", "--profile", "demo", "--pilots", runs, "--json")
+        code, out, err = fssl(*command, *words, "--results", "r")
         return code, json.loads(out) if out else None, err
 
     return plan

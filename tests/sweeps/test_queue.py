@@ -306,7 +306,8 @@ def test_time_that_is_up_saves_the_runs_and_a_later_call_resumes_them(units, cal
     """The second arm stands before its second round when the time ends: saved, without copies, and exit code 0."""
     free, other = units[0].runs
     gated = replace(other, method=Gated(folder=str(tmp_path), rounds="2"))
-    unit, folder = Unit(entry=ONE, seed=0, runs=(free, gated)), run_folder(tmp_path, gated)
+    unit = Unit(entry=ONE, seed=0, runs=(free, gated))
+    folder = run_folder(tmp_path, gated)
     watch = Timetable.watch
 
     def ends_early(self: Timetable, state: Launch) -> None:

@@ -69,7 +69,8 @@ def test_a_killed_process_and_a_lost_node_cost_no_run_and_no_bit(cluster, tmp_pa
     """Both runs wait before round 3, with two rounds saved. The process of the first is killed; it waits there again,
     begun twice. The node of the second is ended: its run is taken over on the node that is left, and goes on. The
     records are those of runs that nothing happened to."""
-    results, runs = tmp_path / "ray", gated(tmp_path)
+    results = tmp_path / "ray"
+    runs = gated(tmp_path)
     folders = [run_folder(results, experiment) for experiment in runs]
     gone: list[Any] = []  # numbers of processes
 

@@ -109,7 +109,8 @@ def test_plain_lines_in_a_pipe_follow_the_runs_of_a_launch(tiny, tmp_path, monke
     """One run is trained and done; another waits. No control character is printed."""
     monkeypatch.setattr("benchmark.cli.progress.SECONDS_BETWEEN_LOOKS", 0.0)
     monkeypatch.setattr("benchmark.cli.progress.SECONDS_BETWEEN_LINES", 0.0)
-    text, runs = io.StringIO(), [tiny, replace(tiny, seed=1)]
+    text = io.StringIO()
+    runs = [tiny, replace(tiny, seed=1)]
     launched = Launch(runs, tmp_path)
     with Display(Console(file=text, width=200)) as display:
         watch = watching(display, runs, tmp_path, {tiny.cell_key: "FedAvg"})

@@ -60,7 +60,8 @@ if __name__ == "__main__":
 def test_whatever_is_started_ends_within_a_minute(what: str, name: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace("WHAT", what).replace("NAME", name))
-    words, env = [sys.executable, str(script), str(tmp_path / "results")], {"PYTHONPATH": str(ROOT)}
+    words = [sys.executable, str(script), str(tmp_path / "results")]
+    env = {"PYTHONPATH": str(ROOT)}
     (tmp_path / "results").mkdir()
     with subprocess.Popen(words, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
         try:

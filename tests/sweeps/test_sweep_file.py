@@ -157,7 +157,8 @@ def test_runs_report_the_metric_of_a_sweep_after_each_evaluation(held_out, name,
 @given(st.lists(st.floats(0, 1), min_size=1, unique=True), st.lists(st.integers(0), min_size=1, unique=True))
 def test_what_is_written_is_read_back(tmp_path_factory, R, seeds):
     """Whatever the numbers: 1e-05 and 0.1 + 0.2 among them."""
-    path, grid = tmp_path_factory.mktemp("sweep") / "sweep.yaml", {"R": R, "method": ["crl", "semifl"], "seed": seeds}
+    path = tmp_path_factory.mktemp("sweep") / "sweep.yaml"
+    grid = {"R": R, "method": ["crl", "semifl"], "seed": seeds}
     path.write_text(written(grid, name="a", made_by="b"))
     assert read(path) == grid
 

@@ -230,7 +230,8 @@ def test_whole_numbers_and_choices_are_tried_as_such(tmp_path, monkeypatch):
 
 
 def test_a_study_of_other_code_or_images_of_one_s_own_is_another(tmp_path, monkeypatch):
-    keys, code = [], "from benchmark.methods.ssfl import SSFL\n\nclass Mine(SSFL):\n    pass\n"
+    keys = []
+    code = "from benchmark.methods.ssfl import SSFL\n\nclass Mine(SSFL):\n    pass\n"
     monkeypatch.syspath_prepend(tmp_path)
     for text, images in ((code, "a"), (f"{code}# edited\n", "a"), (code, "b"), (code, "a")):
         (tmp_path / "own_tuned.py").write_text(text)
@@ -305,8 +306,8 @@ class Postgres:
         secret.write_text(PASSWORD)
         for path in (folder, secret) if self._as else ():
             shutil.chown(path, *self._as)  # type: ignore[misc]
-        self._run("initdb", "-D", str(folder / "data"), "-U", "ann", "--auth=scram-sha-256", "--no-sync", "-E", "UTF8",
-                  "--locale=C", f"--pwfile={secret}")  # fmt: skip
+        options = ["-U", "ann", "--auth=scram-sha-256", "--no-sync", "-E", "UTF8", "--locale=C", f"--pwfile={secret}"]
+        self._run("initdb", "-D", str(folder / "data"), *options)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -368,7 +369,8 @@ def test_a_server_that_goes_away_is_one_line_and_comes_back(server, tmp_path):
 
 
 def test_a_wrong_password_is_not_waited_for(server):
-    url, started = server.url.replace("%20", "-"), time.monotonic()
+    url = server.url.replace("%20", "-")
+    started = time.monotonic()
     with pytest.raises(CannotWrite, match="password authentication failed") as refused, storage_errors(url):
         open_study(TOY, url)
     assert time.monotonic() - started < 10 and "correct-horse" not in str(refused.value)

@@ -57,13 +57,15 @@ def power(effect: float, families: int, falls: float = 0.0) -> dict[str, object]
 
     `falls`: in this share of its runs the better arm falls.
     """
-    rng, claims, family = np.random.default_rng(2), claims_of(1, 0.1) * 4, family_of(4, 0)
+    rng = np.random.default_rng(2)
+    claims = claims_of(1, 0.1) * 4
+    family = family_of(4, 0)
     at: list[int | None] = []
     for _ in range(families):
         runs = one_falls(falls)(rng, 4) if falls else none_collapsed(rng.normal(effect, 1.0, (4, len(SEEDS))))
         if falls:
             runs.differences[:] += effect * ~runs.a
-        decision, _ = decide(evidence_of(runs, claims), family)[0]
+        decision = decide(evidence_of(runs, claims), family)[0]
         at.append(LOOKS[decision.looks - 1] if decision.verdict == "holds" else None)
     holds_by = {}
     for n in LOOKS:

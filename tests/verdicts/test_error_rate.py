@@ -20,7 +20,7 @@ from scipy import stats
 from benchmark.papers.item import CONFIRMING, Claim, ClaimFamily
 from benchmark.verdicts import judge
 from benchmark.verdicts.evidence import Evidence
-from benchmark.verdicts.judge import REJECTIONS, Reading, decide
+from benchmark.verdicts.judge import REJECTIONS, Decision, decide
 from benchmark.verdicts.rule import LOOKS
 
 ALLOWED = 0.05
@@ -153,7 +153,7 @@ def evidence_of(runs: Runs, claims: list[Claim]) -> list[Evidence]:
     ]
 
 
-def is_false(decision: Reading, claim: Claim, effect: float) -> bool:
+def is_false(decision: Decision, claim: Claim, effect: float) -> bool:
     """Return whether the verdict contradicts the true median difference."""
     inside = abs(effect) < claim.least
     if claim.form == "comparable":
@@ -167,7 +167,9 @@ def is_false(decision: Reading, claim: Claim, effect: float) -> bool:
 def error_rate(draw: Draw, number: int, main: int, margin: float, families: int, seed: int = 1) -> float:
     """Return the share of families with a false verdict, for this number of claims and primary claims."""
     rng = np.random.default_rng(seed)
-    claims, family, effects = claims_of(number, margin), family_of(number, main), draw.effects(number, margin)
+    claims = claims_of(number, margin)
+    family = family_of(number, main)
+    effects = draw.effects(number, margin)
     false = 0
     for _ in range(families):
         runs = draw.runs(rng, number)
@@ -175,7 +177,7 @@ def error_rate(draw: Draw, number: int, main: int, margin: float, families: int,
         decisions = decide(evidence_of(moved, claims), family)
         false += any(
             is_false(decision, claim, effect)
-            for (decision, _), claim, effect in zip(decisions, claims, effects, strict=True)
+            for decision, claim, effect in zip(decisions, claims, effects, strict=True)
         )
     return false / families
 

@@ -9,7 +9,15 @@ import pytest
 from benchmark.papers.item import ClaimFamily, Item
 from benchmark.papers.items import items
 from benchmark.records.record import run_folder
-from benchmark.verdicts.families import begun_under, closed, families_of, family_items, family_of, hash_of, owner
+from benchmark.verdicts.families import (
+    begun_under,
+    closed,
+    declared_family,
+    family_names_of_run,
+    hash_of,
+    judging_family,
+    owner,
+)
 from sweeps.plan import Seeds, plan, wanted
 from tests.conftest import ROOT, tiny_experiment
 
@@ -42,11 +50,11 @@ def test_a_family_is_closed_by_its_first_confirming_run(tmp_path: Path, tab2: It
     assert carried["ssfl demo"] == {"main": [], "others": list(few.others)}
 
 
-def test_a_later_claim_is_judged_by_the_next_hundred(tmp_path: Path, tab2: Item):
+def test_a_later_claim_is_judged_by_the_next_seed_block(tmp_path: Path, tab2: Item):
     """Seeds 100 to 199 were begun without the first claim: its two cells run from 200 on, all others from 100."""
     late, *known = (hash_of(tab2, claim) for claim in tab2.claims)
     begin(tmp_path, tab2, 100, ClaimFamily(others=tuple(known)))
-    firsts = [family_of(tab2, claim, closed(tab2, tmp_path))[0] for claim in tab2.claims[:2]]
+    firsts = [judging_family(tab2, claim, closed(tab2, tmp_path))[0].first for claim in tab2.claims[:2]]
     assert firsts == [200, 100]
     run = tab2.cells[0].experiment
     carried = begun_under(run.with_seed(205), tmp_path)["claims"]["ssfl demo"]
@@ -59,7 +67,7 @@ def test_a_later_claim_is_judged_by_the_next_hundred(tmp_path: Path, tab2: Item)
 
 
 def test_a_claim_that_is_counted_asks_for_no_seeds_of_its_own():
-    """No family has it: each hundred that it was given would be closed without it."""
+    """No family has it: each seed block that it was given would be closed without it."""
     asked = plan(items(["fedswitch/tab1"], "laptop"), ROOT / "results", seeds=Seeds(confirming=9)).runs
     assert {run.seed for run in asked} == {*range(100, 109)}
 
@@ -85,7 +93,7 @@ def test_another_margin_sentence_or_cell_is_another_claim(tab2: Item):
 def test_one_claim_a_contrast():
     """Every claim of every item has a date; each contrast has one owner, which alone is in the family."""
     for item in (item for profile in ("demo", "paper") for item in items(["all"], profile)):
-        family = family_items(item).claims
+        family = declared_family(item).claims
         for claim in item.claims:
             place, one = owner(item, claim)
             assert claim.made is not None
@@ -102,7 +110,7 @@ def test_claims_whose_cells_were_wrong_begin_anew_on_seeds_that_judged_nothing(t
     assert (now.confirms_from, before.confirms_from) == (300, 100)
     cells_before = {cell.cell_key for cell in before.cells}
     assert not any(cell.cell_key in cells_before for cell in now.cells)
-    firsts = {claim.name: family_of(now, claim, closed(now, tmp_path))[0] for claim in now.claims}
+    firsts = {claim.name: judging_family(now, claim, closed(now, tmp_path))[0].first for claim in now.claims}
     assert firsts == {claim.name: 400 if claim.replaces else 300 for claim in now.claims}
     run = now.cells[0].experiment
     assert begun_under(run.with_seed(200), tmp_path) == {}
@@ -126,10 +134,10 @@ def test_a_judged_claim_is_replaced_by_one_of_its_own_on_a_seed_block_that_judge
     families = closed(item, ROOT / "results")
     assert before.withdrawn and hash_of(item, before) in families[first]
     assert hash_of(item, after) != hash_of(item, before) and owner(item, after) == (item, after)
-    following, family = family_of(item, after, families)
-    assert following == max(families) + 100 and hash_of(item, after) in family
+    block, family = judging_family(item, after, families)
+    assert block.first == max(families) + 100 and hash_of(item, after) in family
     keys = [item.cell(label).cell_key for label in after.labels]
-    assert not [run for key in keys for run in copies(key, following)]
+    assert not [run for key in keys for run in copies(key, block.first)]
 
 
 def copies(cell_key: str, first: int) -> list[Path]:
@@ -149,7 +157,7 @@ def test_no_main_claim_waits_for_a_withdrawn_one():
         for name in ("sage/tab1", "rscfed/fig2"):
             item = items([name], profile)[0]
             withdrawn = {hash_of(item, claim) for claim in item.claims if claim.withdrawn}
-            main = family_items(item).claims.main
+            main = declared_family(item).claims.main
             is_withdrawn = [claim in withdrawn for claim in main]
             assert is_withdrawn == sorted(is_withdrawn)
 
@@ -158,4 +166,4 @@ def test_a_confirming_seed_of_a_setting_of_one_s_own_judges_nothing(tmp_path):
     """`fssl run --seed=100`: the profile is "custom", which no paper has."""
     own = tiny_experiment().with_seed(100)
     assert own.profile == "custom" and begun_under(own, tmp_path) == {}
-    assert families_of(own.cell_key, own.profile, own.seed) == set()
+    assert family_names_of_run(own.cell_key, own.profile, own.seed) == set()

@@ -15,9 +15,9 @@ from benchmark.errors import ConfigError
 from benchmark.papers.item import Claim, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.cell_results import Records
-from benchmark.verdicts.evidence import Evidence, evidence
-from benchmark.verdicts.families import assignments
-from benchmark.verdicts.judge import Judged, family_error
+from benchmark.verdicts.evidence import Evidence, gather_evidence
+from benchmark.verdicts.families import SeedBlock, assignments
+from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.judge import judge as judge_as_begun
 from benchmark.verdicts.signed_ranks import walsh_averages
 from tests.reports.fakes import accuracies, alone, begun_under, make_cell, make_record, pair
@@ -92,7 +92,8 @@ def test_seeds_without_a_gap_whose_cells_one_engine_trained_are_judged():
     """Which runs have ended must not choose what is judged: without seed 104 only 100 to 103 count; where another
     engine, or another device, trained one cell of the third seed, two."""
     item = pair()
-    records, key = gains(item, GOOD[:9]), item.cells[0].cell_key
+    records = gains(item, GOOD[:9])
+    key = item.cells[0].cell_key
     runs = records[key]
     without = {**records, key: {seed: run for seed, run in runs.items() if seed != 104}}
     assert [(one.n, one.verdict) for one in judge(item, without)] == [(4, "undecided")]
@@ -135,9 +136,9 @@ def test_an_improvement_that_is_not_there():
     assert judged([0.05 + d for d in GOOD], form="comparable").verdict == "contradicted"
 
 
-def test_a_later_hundred_of_seeds_has_less_error():
+def test_a_later_seed_block_has_less_error():
     """.05 on the first, .05 / 2^k on the k-th: all later ones together .025."""
-    assert [family_error(k) for k in (1, 2, 3)] == [0.05, 0.0125, 0.00625]
+    assert [SeedBlock(number=k).error for k in (1, 2, 3)] == [0.05, 0.0125, 0.00625]
     item = pair()
     second = gains(item, GOOD[:9], first=200)
     assert (judge(item, second)[0].verdict, judge(item, second)[0].error) == ("holds", 0.0125)
@@ -231,7 +232,7 @@ def with_bound(a: list[float], labels_alone: list[float], **claim: Any) -> tuple
 
 def first_evidence(item: Item, records: Records) -> Evidence:
     """Return the evidence of the records for the item's first claim."""
-    return evidence(item, records, assignments(item, records)[0])
+    return gather_evidence(item, records, assignments(item, records)[0])
 
 
 def collapsed(item: Item, records: Records) -> list[dict[str, list[bool]]]:

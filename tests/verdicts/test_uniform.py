@@ -148,7 +148,8 @@ def test_the_detectable_difference_is_found_in_four_of_five_cases():
     (seen,) = judge(item, gained(item, 0.0, 9, first=0, more=9))
     assert seen.detectable is not None
     effect = seen.detectable.value / seen.detectable.spread
-    rng, level = np.random.default_rng(1), errors(seen.error)[3]
+    rng = np.random.default_rng(1)
+    level = errors(seen.error)[3]
     found = [interval(rng.normal(effect, 1.0, 32).tolist(), level) for _ in range(400)]
     assert 0.72 < np.mean([within is not None and within[0] > 0 for within in found]) < 0.88
 

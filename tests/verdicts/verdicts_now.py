@@ -25,7 +25,7 @@ def verdicts(results: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for item, records in on_disk((*ITEMS, *VARIANTS), COMMITTED, results, read):
         for judged in judge(item, counted(item, records)):
-            if judged.seen is None:
+            if judged.estimate is None:
                 continue
             name = item.hash_of(judged.claim)
             assert name not in found, f"{item.name} judges {judged.claim.name!r} a second time"
@@ -36,7 +36,7 @@ def verdicts(results: Path) -> dict[str, dict[str, Any]]:
                 "verdict": judged.verdict,
                 "n": judged.n,
                 "look": judged.looks,
-                "estimate": float(f"{judged.seen.value:.6g}"),
+                "estimate": float(f"{judged.estimate:.6g}"),
                 "could_decide": judged.could_decide,
             }
     return found
