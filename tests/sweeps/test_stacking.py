@@ -67,7 +67,7 @@ def test_all_kinds_of_a_run_are_examined(name):
     for number in (1, 2):
         module.training_step(number, 0)
     reasons = kinds_of(TRACES[name])
-    assert engine.runner.seen.together.keys() <= reasons.keys() and not any(reasons.values())
+    assert engine.runner.counts.together.keys() <= reasons.keys() and not any(reasons.values())
 
 
 def test_a_kind_that_cannot_train_together_is_named_with_its_reason(monkeypatch):
