@@ -130,7 +130,7 @@ def fine_loss(copy: nn.Module, f: nn.Module, p_ND: Tensor, weak_NCHW: Tensor, la
     with torch.no_grad():
         for place, value in enumerate(after.parameters()):
             terms = [weight * of_image[place] for weight, of_image in zip(weights_N, of_images, strict=True)]
-            value -= rate * sum(terms, start=torch.zeros(()))
+            value.sub_(rate * sum(terms, start=torch.zeros(())))
     of_labels = torch.autograd.grad(loss_on_labels(after, labelled), list(after.parameters()))
     slopes = []
     for of_image in of_images:
