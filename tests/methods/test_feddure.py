@@ -129,8 +129,8 @@ def fine_loss(copy: nn.Module, f: nn.Module, p_ND: Tensor, weak_NCHW: Tensor, la
         of_images.append(torch.autograd.grad(loss, list(after.parameters())))
     with torch.no_grad():
         for place, value in enumerate(after.parameters()):
-            for weight, of_image in zip(weights_N, of_images, strict=True):
-                value -= rate * weight * of_image[place]
+            terms = [weight * of_image[place] for weight, of_image in zip(weights_N, of_images, strict=True)]
+            value.sub_(rate * sum(terms, start=torch.zeros(())))
     of_labels = torch.autograd.grad(loss_on_labels(after, labelled), list(after.parameters()))
     slopes = []
     for of_image in of_images:
