@@ -92,7 +92,7 @@ def items_table(shown: Sequence[ItemResults]) -> Table:
 def _verdicts_entry(reported: ItemResults, verdicts: Counter[str]) -> TableEntry:
     """Return the number of sentences by verdict, and the largest difference from a published number."""
     gap = reported.largest_gap
-    texts = [f"{verdicts[verdict]} {verdict}" for verdict in MARKS if verdicts[verdict]]
+    texts = [f"{verdict} {verdicts[verdict]}" for verdict in MARKS if verdicts[verdict]]
     below = (f"largest difference from published: {points(gap[1].difference)} ({gap[0]})",) if gap else ()
     return TableEntry(text=", ".join(texts) or NONE, below=below, sort=verdicts["holds"])
 

@@ -74,7 +74,7 @@ class ScaleAgreement:
 
     @property
     def same_verdict(self) -> int:
-        """Return how many claims with two verdicts have the same one twice."""
+        """Return how many claims with a verdict in both settings have the same verdict."""
         return sum(small.verdict == large.verdict for small, large in self.decided)
 
     @property
@@ -105,7 +105,7 @@ class ScaleAgreement:
             return f"{said}. No claim has a verdict at both."
         both = count(len(self.decided), "claim")
         same = self.same_verdict
-        return f"{said}. Of {both} with a verdict at both, {same} {has(same)} the same one twice."
+        return f"{said}. Of {both} with a verdict at both, {same} {has(same)} the same verdict."
 
 
 def scales_values(every: Sequence[ItemResults]) -> dict[str, Any]:

@@ -67,6 +67,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 def run_command(options: argparse.Namespace) -> None:
     """Build the site from the run records without training. Tables without any run record are left out."""
+    options.items = with_all_of_papers(options.items)
     if options.readme:
         _readme(options)
     elif options.board:
@@ -79,6 +80,19 @@ def run_command(options: argparse.Namespace) -> None:
         if options.commit_reference:
             _commit_reference(options)
         print(build_site(options.results, site_of(options), names=options.items, profiles=options.profile or ()))
+
+
+def with_all_of_papers(names: Sequence[str]) -> list[str]:
+    """Return the names with each paper replaced by all its items, including ablations and further settings.
+
+    A page of a paper links to all of them, whereas `fssl reproduce ssfl` only trains the paper's own tables.
+    """
+    known = (*ITEMS, *VARIANTS)
+    expanded: list[str] = []
+    for name in names:
+        of_paper = [item for item in known if name in ("all", item.partition("/")[0])]
+        expanded += of_paper or [name]
+    return expanded
 
 
 def _board(options: argparse.Namespace) -> Path:

@@ -77,6 +77,14 @@ def test_a_record_that_several_items_show_is_read_once(monkeypatch):
     assert sorted(call.args[0] for call in read.call_args_list) == sorted(set(paths))
 
 
+def test_a_paper_has_pages_of_its_ablations_and_further_settings():
+    """Its page links to all of them; a single table is only itself."""
+    names = report.with_all_of_papers(["ssfl", "sage/tab1"])
+    assert {"ssfl/tab2", "ssfl/departures", "ssfl/tab2-cifar10", "sage/tab1"} <= set(names)
+    assert not [name for name in names if name.startswith("sage/") and name != "sage/tab1"]
+    assert set(report.with_all_of_papers(["all"])) == {*paper_items.ITEMS, *paper_items.VARIANTS}
+
+
 def test_reproduce_trains_once_and_prints_the_same_table_before_it_builds_pages(places, capsys, tmp_path, monkeypatch):
     """After hours of training, a site that cannot be written costs the pages alone. They lie with the records."""
     words = [*WORDS, *places]

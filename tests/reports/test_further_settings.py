@@ -170,6 +170,6 @@ def test_one_pair_of_settings_is_written_in_the_singular():
     (estimates,) = at_profiles(both(0.1, 9))
     (agreement,) = agreements([estimates])
     assert agreement.text.startswith("1 of 1 estimate has the same sign; ")
-    assert agreement.text.endswith("Of 1 claim with a verdict at both, 1 has the same one twice.")
+    assert agreement.text.endswith("Of 1 claim with a verdict at both, 1 has the same verdict.")
     two = ScaleAgreement(smaller="laptop", larger="gpu", pairs=2 * list(agreement.pairs))
     assert two.text.startswith("2 of 2 estimates have the same sign; ")

@@ -38,4 +38,4 @@ def test_the_terminal_counts_as_the_page_does():
         for printer in (print_item, print_primary):
             text = " ".join(lines_of(printer, example))
             for status, number in on_page.items():
-                assert re.search(rf"\b{number} {status}", text)
+                assert re.search(rf"{status} {number}\b", text)
