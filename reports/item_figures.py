@@ -222,7 +222,8 @@ def clip(axes: Axes, known: Mapping[str, Mapping[str, Series]], baseline: float 
 
     `known`: the curves of each panel, in percent; their axes share the scale of `axes`. `baseline`: the final accuracy
     of the supervised baseline, in percent; without one the axis stays as it is. Lines that end slightly lower are also
-    shown. A line is clipped if it ends further below the baseline than the best line ends above it.
+    shown. A line is clipped if it ends further below the baseline than the best line ends above it. The axis ends above
+    the last value of every band, and of every single run if there is no band.
     """
     ends: dict[tuple[str, str], float] = {}
     for title, lines in known.items():
@@ -239,7 +240,14 @@ def clip(axes: Axes, known: Mapping[str, Mapping[str, Series]], baseline: float 
     drawn = [series.runs.to_numpy() for lines in known.values() for series in lines.values() if series.runs.size]
     if min(float(np.nanmin(values)) for values in drawn) >= low:
         return ""
-    axes.set_ylim(low, min(100.0, highest + MARGIN * span))
+    tops = [highest]
+    for lines in known.values():
+        for series in lines.values():
+            if not series.band.empty:
+                tops.append(float(series.band["high"].iloc[-1]))
+            elif not series.runs.empty:
+                tops.append(float(series.runs.ffill().iloc[-1].max()))
+    axes.set_ylim(low, min(100.0, np.nanmax(tops) + MARGIN * span))
     hidden = [", ".join(filter(None, place)) for place, end in ends.items() if end < low]
     outliers = f"; lines that end below it: {'; '.join(hidden)}" if hidden else ""
     near = "just below" if lowest >= baseline else "below"

@@ -12,16 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
 
+import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 
 from benchmark.experiment import Federation
 from benchmark.papers.item import Cell, Drawing, Item
 from benchmark.verdicts.cell_results import cell_result
 from benchmark.verdicts.statistics import summary
-from reports.costs_and_curves import curve_rows, series_of
+from reports.costs_and_curves import Series, curve_rows, series_of
 from reports.figures import DARK, LOOKS, PALETTE, Picture, looks
-from reports.item_figures import DIVERSITY, caption_of, item_picture, panels_of
+from reports.item_figures import DIVERSITY, caption_of, clip, item_picture, panels_of
 from reports.item_results import ItemResults
 from tests.conftest import ROOT
 from tests.reports.fakes import COHORTS, ENDS, accuracies, alone, make_cell, make_record, table2
@@ -344,3 +346,16 @@ def test_no_two_methods_of_a_figure_share_a_colour_while_others_are_free() -> No
     names = ["FedAvg", "Grouping", "Control", "Own group", "One", "Two", "Three", "Four"]
     colours = [look.colour for look in looks(names).values()]
     assert len(set(colours)) == len(names)
+
+
+def test_the_clipped_axis_shows_the_ends_of_all_runs_and_bands():
+    """Three runs end at 50, 52 and 57, and their interval at 60; without a band the best run is the highest line."""
+    runs = pd.DataFrame({0: [10.0, 50.0], 1: [10.0, 52.0], 2: [10.0, 57.0]}, index=[1, 2])
+    band = pd.DataFrame({"mean": [10.0, 53.0], "low": [10.0, 46.0], "high": [10.0, 60.0], "n": [3, 3]}, index=[1, 2])
+    for drawn, top in ((band, 60.0), (band.iloc[:0], 57.0)):
+        series = Series(runs=runs, finished=[0, 1, 2], diverged=(), band=drawn)
+        axes = plt.figure().subplots()
+        assert clip(axes, {"": {"a": series}}, 49.3)
+        low, high = axes.get_ylim()
+        assert 10.0 < low < 49.3 and top < high < 1.1 * top
+    plt.close("all")
