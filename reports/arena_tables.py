@@ -64,7 +64,9 @@ def _compared_runs(arena: Arena) -> dict[str, Sequence[RunRecord]]:
 
 def _table(item: Item, arena: Arena, **more: Any) -> Table:
     remark = order_text(arena, item.seeds) + (" Last rows: bounds, not in the ranking." if arena.bounds else "")
-    lengths = {len(run.rounds) for method in arena.compared for run in method.runs}
+    lengths: set[int] = set()
+    for method in arena.compared:
+        lengths |= {len(run.rounds) for run in method.runs}
     heads = (
         Column(name="Method", left=True),
         Column(name="Equal rounds", below=f"{lengths.pop():,} rounds" if len(lengths) == 1 else "last round"),
@@ -232,7 +234,9 @@ def arena_rows(reported: ItemResults) -> list[dict[str, Any]]:
 
     All accuracies are fractions; a value that does not exist is None.
     """
-    compared = {method.result.cell.label: (arena, method) for arena in arenas(reported) for method in arena.compared}
+    compared: dict[str, tuple[Arena, Compared]] = {}
+    for arena in arenas(reported):
+        compared |= {method.result.cell.label: (arena, method) for method in arena.compared}
     ends = ("rounds_mean", "rounds_std", "rounds_n", "rounds_to_best", "bytes_mean")
     names = (*ends, "run_steps", "run_bytes", "run_wall_seconds", "run_server_seconds")
     trials = {cell.label: cell.trials for cell in reported.item.cells}

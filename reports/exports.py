@@ -96,7 +96,9 @@ def item_files(
         files |= {"figure.svg": picture.svg().encode(), "figure.pdf": picture.saved("pdf")}
     if reported.runs:
         metrics = drawn_metrics(reported)
-        rows = [row for result in reported.results.values() for row in curve_rows(result, metrics)]
+        rows: list[dict[str, Any]] = []
+        for result in reported.results.values():
+            rows += curve_rows(result, metrics)
         files["figure.csv"] = csv_of(rows, (*CURVE_COLUMNS, *metrics))
     return files
 

@@ -57,7 +57,7 @@ def run_all(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Make this forked process end with its parent, which alone handles Ctrl-C."""
+    """Make this forked process end with its parent, the only process that handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -194,14 +194,21 @@ def _series_by_metric(reported: ItemResults, panels: Mapping[str, Mapping[str, C
 
 
 def _lines_with_runs(known: PanelSeries) -> set[str]:
-    return {name for lines in known.values() for name, series in lines.items() if series.runs.size}
+    """Return the names of the lines that have a run in any panel."""
+    names: set[str] = set()
+    for lines in known.values():
+        names |= {name for name, series in lines.items() if series.runs.size}
+    return names
 
 
 def _needs_log_scale(metric: str, known: PanelSeries) -> bool:
     """Return whether a linear axis would hide most values of this gradient diversity."""
     if not metric.startswith("diversity/"):
         return False
-    values = np.concatenate([series.runs.to_numpy().ravel() for lines in known.values() for series in lines.values()])
+    parts: list[np.ndarray] = []
+    for lines in known.values():
+        parts += [series.runs.to_numpy().ravel() for series in lines.values()]
+    values = np.concatenate(parts)
     least, most = np.nanmin(values, initial=np.inf), np.nanmax(values, initial=0.0)
     return bool(most > LOG_SPAN * least > 0)
 
@@ -355,7 +362,9 @@ def _against(reported: ItemResults, drawing: Drawing) -> Picture | None:
         return None
     names = [name for lines in runs.values() for name in lines]
     looks = line_looks(names, map(method_of, item.cells))
-    with_runs = {name for lines in runs.values() for name, by_x in lines.items() if by_x}
+    with_runs: set[str] = set()
+    for lines in runs.values():
+        with_runs |= {name for name, by_x in lines.items() if by_x}
     legend = {name: look for name, look in looks.items() if name in with_runs}
     has_titles = any(title for title, _ in runs)
     figure, [axes] = canvas(1, len(runs), legend, width=3.2, height=2.4, gap=0.6, titles=has_titles)

@@ -114,7 +114,10 @@ def read_folder(name: str) -> Raw:
     listings, others = _listings(folder)
     classes = [*listings[0]]
     size = _size_of(listings[0][classes[0]][0]) if side is None else (side, side)
-    _check_size(folder, size, sum(len(files) for listing in listings for files in listing.values()))
+    number = 0
+    for listing in listings:
+        number += sum(map(len, listing.values()))
+    _check_size(folder, size, number)
     if side is None and max(size) > LARGE:
         _tell(
             f"fssl: {folder}: training on {size[0]} x {size[1]} pixels is slow; append ?size=32 to the name to shrink "

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from benchmark.papers.published import read_published
+from tests.methods.test_proxyfl import CHOICES
 from tests.papers.conftest import item_of, shared
 
 SETS = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "SVHN": "svhn", "CINIC-10": "cinic10"}
@@ -181,22 +182,6 @@ def test_figure_5a_shows_how_mild_its_alphas_are():
     assert cells[paired.format("1")] == pytest.approx(0.37, abs=0.05)
 
 
-# The points in which ProxyFL's paper and its code differ, by the review of its equations.
-POINTS = (
-    "projections",
-    "labelled_candidates",
-    "margin",
-    "confident_images",
-    "candidate_weights",
-    "similarity",
-    "contrast_mean",
-    "consistency_mean",
-    "contrast_views",
-    "class_shares",
-    "tuning_softmax",
-)
-
-
 @pytest.mark.parametrize("profile", ["demo", "laptop", "gpu", "paper"])
 def test_table_2_has_the_method_of_the_paper_and_the_row_without_both_modules(profile):
     cells = {
@@ -206,7 +191,7 @@ def test_table_2_has_the_method_of_the_paper_and_the_row_without_both_modules(pr
     for (data, alpha, method), e in cells.items():
         if method == "ProxyFL, as in the paper":
             released = cells[data, alpha, "ProxyFL"]
-            assert e == replace(released, method=replace(released.method, **dict.fromkeys(POINTS, "paper")))
+            assert e == replace(released, method=replace(released.method, **dict.fromkeys(CHOICES, "paper")))
         if method == "Mask only":
             only_gpt = cells[data, alpha, "GPT alone"]
             assert e.method.proxy_weight == 0 and e == replace(only_gpt, method=replace(e.method, tuning_passes=0))
