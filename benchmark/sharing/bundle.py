@@ -234,7 +234,7 @@ def check_bundle(bundle: Bundle, *, trusted: bool, with_data: bool = True) -> tu
 def running(bundle: Bundle) -> Iterator[None]:
     """Import the submission's custom code for the duration of the context, so that its records can be read.
 
-    Raise ConfigError if a module of the same name exists, and DataError if the custom code fails.
+    Raise ConfigError if this machine has a different module of the same name, and DataError if the custom code fails.
     """
     with imported(bundle.source, bundle.contents["code"].keys() - {SUITE}):
         yield
@@ -244,7 +244,44 @@ def running(bundle: Bundle) -> Iterator[None]:
 def imported(source: Mapping[str, bytes], classes: Collection[str]) -> Iterator[None]:
     """Import the modules of these classes from this source ("<hash>/pkg/part.py" -> content), as `running` does."""
     files = {name.partition("/")[2]: content for name, content in source.items()}
+    modules = sorted({name.partition(":")[0] for name in classes})
     tops = {name.removesuffix(".py").partition("/")[0] for name in files}
+    before = set(sys.modules)
+    try:
+        with contextlib.nullcontext() if _are_here(files, modules) else _unpacked(files, tops):
+            for module in modules:
+                try:
+                    importlib.import_module(module)
+                except (Exception, SystemExit) as error:  # the file may raise anything
+                    raise DataError(f"{module} cannot be imported ({error!r})") from None
+            yield
+    except FsslError:
+        raise
+    except Exception as error:  # custom code may raise anything
+        raise DataError(f"the submission's code fails ({error!r})") from None
+    finally:
+        for module in set(sys.modules) - before:
+            if module.partition(".")[0] in tops:
+                del sys.modules[module]
+
+
+def _are_here(files: Mapping[str, bytes], modules: Collection[str]) -> bool:
+    """Return whether these modules, with all that they import, are on this machine with this content.
+
+    They are in the folder of a sender who verifies their own submission.
+    """
+    here = dict[str, bytes]()
+    for module in modules:
+        here |= files_of(module)
+    return here == files
+
+
+@contextlib.contextmanager
+def _unpacked(files: Mapping[str, bytes], tops: Collection[str]) -> Iterator[None]:
+    """Write the files to a temporary folder from which modules can be imported.
+
+    Raise ConfigError if one of these top-level modules or packages exists on this machine.
+    """
     for top in sorted(tops):
         if top in sys.modules or importlib.util.find_spec(top) is not None:
             raise ConfigError(
@@ -257,20 +294,9 @@ def imported(source: Mapping[str, bytes], classes: Collection[str]) -> Iterator[
         sys.path.append(place)
         importlib.invalidate_caches()
         try:
-            for name in classes:
-                try:
-                    importlib.import_module(name.partition(":")[0])
-                except (Exception, SystemExit) as error:  # the file may raise anything
-                    raise DataError(f"{name} cannot be imported ({error!r})") from None
             yield
-        except FsslError:
-            raise
-        except Exception as error:  # custom code may raise anything
-            raise DataError(f"the submission's code fails ({error!r})") from None
         finally:
             sys.path.remove(place)
-            for module in [module for module in sys.modules if module.partition(".")[0] in tops]:
-                del sys.modules[module]
 
 
 def noted(path: Path) -> dict[str, Any]:

@@ -234,9 +234,23 @@ def test_a_bundle_is_accepted_and_its_code_runs_where_it_is_trusted_alone(verify
         assert set(facts["retrained"]) == again and set(facts["not_trainable"]) == names - again
         assert facts["believed"] == believed and (tmp_path / "canary").exists() == bool(options)
     assert "strangers_method" not in sys.modules
-    (tmp_path / "strangers_method.py").write_text("")  # the verifier's own, which is not to be taken for the sender's
-    assert main(["verify", "b.zip", "--trust"]) == 65
     assert main(["verify", "none.zip"]) == 66 and main(["verify", "--accept"]) == 65
+
+
+@pytest.mark.parametrize("is_imported", [False, True])
+@pytest.mark.parametrize("file, code", [(METHOD, 0), (METHOD + "x = 1\n", 65)])
+def test_a_sender_verifies_their_own_submission_in_the_folder_of_their_code(
+    sent, tmp_path, monkeypatch, file, code, is_imported
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "strangers_method.py"
+    module.write_text(file)
+    if is_imported:
+        importlib.import_module("strangers_method")
+    Path("b.zip").write_bytes(sent.read_bytes())
+    Path("results").mkdir()
+    assert main(["verify", "b.zip", "--trust", "--retrain", "9", "--results", "results"]) == code
+    assert module.read_text() == file and ("strangers_method" in sys.modules) == is_imported
 
 
 def test_accepted_ones_have_a_page_apart_and_count_nowhere_else(verify, sent, monkeypatch):
