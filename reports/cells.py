@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmark.experiment import published, to_json
+from benchmark.fractions import is_fraction
 from benchmark.methods.registry import method_name
 from benchmark.papers.item import Cell
 from benchmark.records.record import RunRecord
@@ -25,7 +26,6 @@ from reports.formatting import (
     axis_title,
     count,
     data_name,
-    is_fraction,
     megabytes,
     metric_name,
     number,

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmark.fractions import is_fraction
 from benchmark.verdicts.judge import Judged
 from reports.figures import GRID, INK, PALETTE, Picture, canvas, styled, titled
-from reports.formatting import is_fraction, metric_name, unit_text
+from reports.formatting import metric_name, unit_text
 
 
 def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:

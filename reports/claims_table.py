@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from benchmark.fractions import is_fraction
 from benchmark.verdicts.judge import share_text
 from reports.claims import ClaimRow, sum_text
-from reports.formatting import NONE, difference, is_fraction, unit_of
+from reports.formatting import NONE, difference, unit_of
 from reports.tables import Column, Row, Table, TableEntry, csv_of, row_of, table_of
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmark.fractions import is_fraction
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.metrics import is_derived, value_of
-from benchmark.verdicts.statistics import INTERVAL_SEEDS, is_fraction, t_factor
+from benchmark.verdicts.statistics import INTERVAL_SEEDS, t_factor
 
 CURVE_COLUMNS = ("label", "cell_key", "seed", "status", "round")  # followed by one column per metric
 COSTS = ("local_steps", "bytes_up", "bytes_down", "wall_seconds", "server_seconds")

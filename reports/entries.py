@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from benchmark.data.datasets import DATASETS
+from benchmark.fractions import is_fraction
 from benchmark.papers.item import Cell, Item, ItemEntry
 from benchmark.records.versions import numerics_caveat
 from benchmark.verdicts.cell_results import ACCURACY, CellResult
 from benchmark.verdicts.statistics import Summary
-from reports.formatting import WORDS, is_fraction, shown, unit_of
+from reports.formatting import WORDS, shown, unit_of
 from reports.item_results import ItemResults
 from reports.tables import TableEntry
 

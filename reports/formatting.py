@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.data.folder import public_name
+from benchmark.fractions import is_fraction
 from benchmark.papers.item import Cell, Claim, Item
 from benchmark.papers.paper import WORDS as PUBLISHED_WORDS
 from benchmark.verdicts.cell_results import CellResult
-from benchmark.verdicts.statistics import is_fraction, number
+from benchmark.verdicts.statistics import number
 
 NONE = "\u2013"
 WORDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("words.toml").read_text())

@@ -5,10 +5,11 @@ Under a reduced profile the two are of different data sets or sizes, which the h
 
 from collections.abc import Callable, Mapping
 
+from benchmark.fractions import is_fraction
 from benchmark.papers.item import Gain, Item
 from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.statistics import paired
-from reports.formatting import NONE, difference, is_fraction, metric_name, unit_of
+from reports.formatting import NONE, difference, metric_name, unit_of
 from reports.tables import Column, Row, Table, TableEntry
 
 ResultsOf = Callable[[str], Mapping[str, CellResult]]  # metric -> the results of every cell, by its label

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from matplotlib.axes import Axes
 
+from benchmark.fractions import is_fraction
 from benchmark.papers.item import CONFIRMING, PILOTS, Claim
 from benchmark.papers.items import base_of
 from benchmark.verdicts.cell_results import ACCURACY
@@ -19,7 +20,7 @@ from benchmark.verdicts.signed_ranks import Interval, typical
 from reports.claims import ClaimRow, data_of, differences, rows_of, scope_text
 from reports.figures import GRID, INK, PALETTE, Picture, canvas, styled, titled
 from reports.findings import claim_rows
-from reports.formatting import amount, is_fraction, metric_name, plain_quote, unit_text
+from reports.formatting import amount, metric_name, plain_quote, unit_text
 from reports.item_results import PAPERS, ItemResults
 from reports.sentences import Sentence, sentences_of
 

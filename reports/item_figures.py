@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from benchmark.errors import FsslError
+from benchmark.fractions import is_fraction
 from benchmark.papers.bounds import bound_of, is_bound
 from benchmark.papers.computed import clients_of
 from benchmark.papers.item import Cell, Drawing, Item
@@ -20,7 +21,7 @@ from benchmark.verdicts.statistics import INTERVAL_SEEDS, summary
 from reports.costs_and_curves import Series, series_of
 from reports.entries import method_of, setting_text
 from reports.figures import MUTED, Look, Picture, canvas, line_looks, plot, styled, titled
-from reports.formatting import WORDS, axis_title, is_fraction, metric_name
+from reports.formatting import WORDS, axis_title, metric_name
 from reports.item_results import KEPT, ItemResults
 
 DIVERSITY = "diversity/delta/l2/squared/clients"

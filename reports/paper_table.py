@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmark.fractions import is_fraction
 from benchmark.papers.item import Cell, Item, ItemEntry
 from benchmark.verdicts.cell_results import ACCURACY, CellResult
-from benchmark.verdicts.statistics import is_fraction, number, paired
+from benchmark.verdicts.statistics import number, paired
 from reports.entries import (
     AT_CHANCE,
     at_chance,

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from benchmark.fractions import is_fraction
 from benchmark.papers.item import Item, ItemEntry, Printed, Publication
 from reports.entries import setting_text
-from reports.formatting import axis_title, is_fraction, metric_name, shown
+from reports.formatting import axis_title, metric_name, shown
 from reports.tables import Column, Row, Table, TableEntry
 
 METRIC = "metric"  # in a layout, the key for the metric's name

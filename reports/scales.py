@@ -12,6 +12,7 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
+from benchmark.fractions import is_fraction
 from benchmark.papers.item import Claim
 from benchmark.papers.items import base_of
 from benchmark.papers.paper import ON_CIFAR10
@@ -20,7 +21,7 @@ from benchmark.verdicts.judge import DECIDED
 from benchmark.verdicts.others import numbers
 from benchmark.verdicts.signed_ranks import Interval
 from reports.claims import ClaimRow, data_of, rows_of, scope_text
-from reports.formatting import NONE, amount, count, difference_interval, has, is_fraction
+from reports.formatting import NONE, amount, count, difference_interval, has
 from reports.item_results import ItemResults
 from reports.tables import Row, Table, TableEntry, row_of, table_of
 

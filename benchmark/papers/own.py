@@ -28,6 +28,7 @@ from benchmark.experiment import (
     read_method,
     to_json,
 )
+from benchmark.fractions import is_fraction
 from benchmark.methods.calls import COLUMNS, RESERVED_STARTS
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.registry import METHODS, check_known, method_name
@@ -64,10 +65,6 @@ OF_UNKNOWN = re.compile(r"((test|validation)/unknown_\w+|pseudo/unknown)")  # on
 EXAMPLES = ("test/accuracy", "test/loss", "test/auroc", "pseudo/kept", "pseudo/accuracy", "local_steps")
 # Metrics that the suite's own methods report begin with one of these; a custom method may report any metric.
 REPORTED = ("client", "server", "aggregation", "helpers", "feddb", "fedswitch", "proxyfl")
-FRACTION = re.compile(  # metrics with differences in percentage points
-    r"(test|validation)/(accuracy|auroc|precision|recall|unknown_(auroc|fpr95))"
-    r"|pseudo/(kept|accuracy|class_balance|unknown|candidates|unselected_accuracy)|aggregation/.*"
-)
 ROUNDED = 1e-4  # how far a sum of weights such as 0.333333 may be from 0
 MOST = 0.5  # from this value on, a smallest effect size of a fraction was meant in points
 
@@ -292,7 +289,6 @@ def _instead(metric: str) -> str:
 
 def _check_claim(claim: Claim, item: Item) -> None:
     """Raise ConfigError for a claim that compares nothing, or has numbers that make no sense."""
-    is_fraction = bool(FRACTION.fullmatch(claim.metric))
     for contrast in claim.contrasts:
         cells: dict[str, str] = {}
         for label, weight in contrast.items():
@@ -305,12 +301,12 @@ def _check_claim(claim: Claim, item: Item) -> None:
                 raise ConfigError(
                     f"{first!r} and {label!r} are the same cell, with the same settings; change a field of one of them"
                 )
-        if is_fraction and abs(total := sum(contrast.values())) > ROUNDED:
+        if is_fraction(claim.metric) and abs(total := sum(contrast.values())) > ROUNDED:
             raise ConfigError(
                 f"the weights add up to {total:g}, so that the claim compares {claim.metric} with nothing; let them "
                 "add up to 0, such as 1 and -1"
             )
-    if is_fraction and claim.least >= MOST:
+    if is_fraction(claim.metric) and claim.least >= MOST:
         raise ConfigError(
             f"least is {claim.least:g}, but {claim.metric} is a fraction; for {claim.least:g} points write "
             f"least = {claim.least / 100:g}"

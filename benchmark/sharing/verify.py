@@ -19,6 +19,7 @@ from benchmark.data.folder import public_name
 from benchmark.data.reading import UNKNOWN_ORIGIN
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped, one_line
 from benchmark.experiment import NUMERICS, Experiment, from_record
+from benchmark.fractions import is_fraction
 from benchmark.numerics import CURRENT, numerics_in_words
 from benchmark.records import run_lock, state
 from benchmark.records.identity import changed_inputs, own_names
@@ -30,17 +31,6 @@ ROUNDING = 1e-5  # committed copies have six significant digits
 SIX_DIGITS = 2e-6  # tolerance for a fraction with six significant digits, slightly more than its rounding error
 SPREAD = 0.0039  # measured root mean square difference of a run's final accuracy between types of processors
 MOST_SPREADS = 4  # largest difference of one run in units of the spread, or of a mean of runs in standard errors
-FRACTIONS = (  # last parts of metric names
-    "accuracy",
-    "auroc",
-    "precision",
-    "recall",
-    "kept",
-    "class_balance",
-    "unknown",
-    "unknown_auroc",
-    "unknown_fpr95",
-)
 
 
 def check_records(
@@ -115,7 +105,7 @@ def _round_faults(record: RunRecord) -> Iterator[str]:
 
 def _not_fractions(metrics: Mapping[str, Any]) -> Iterator[str]:
     for name, value in metrics.items():
-        if name.split("/")[-1] in FRACTIONS and not -1e-9 <= value <= 1.0 + 1e-9:
+        if is_fraction(name) and not -1e-9 <= value <= 1.0 + 1e-9:
             yield f"{name} is {value}, not a fraction"
 
 

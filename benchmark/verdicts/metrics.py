@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, logit
 
+from benchmark.fractions import is_fraction
 from benchmark.papers.item import ACCURACY, LAST_ROUNDS, ROUNDS_TO
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.rule import SURE, TENTH
-from benchmark.verdicts.statistics import is_fraction
 
 # FedSwitch's Figure 3 (right): "for the last 100 epochs of training", of 800.
 LAST_PART = 8

@@ -15,26 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
+from benchmark.fractions import is_fraction
+
 LEVEL = 0.95
 # With fewer seeds a t interval is too wide: at three seeds, its half width is 2.5 standard deviations.
 INTERVAL_SEEDS = 5
 NO_SPREAD = 1e-12  # a standard deviation below this, relative to the mean, is only rounding
-FRACTIONS = (  # metrics with differences in percentage points
-    "test/accuracy",
-    "test/auroc",
-    "test/precision",
-    "test/recall",
-    "test/unknown_auroc",
-    "test/unknown_fpr95",
-    "pseudo/kept",
-    "pseudo/accuracy",
-    "pseudo/class_balance",
-    "pseudo/unknown",
-    "pseudo/candidates",
-    "pseudo/unselected_accuracy",
-    "aggregation/labelled_share",
-    "aggregation/labelled_weight",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +86,6 @@ def paired(values_a: Mapping[int, float], values_b: Mapping[int, float]) -> Summ
     """Return the summary of a - b over the common seeds ({seed: value} each), or None if they share no seed."""
     differences = contrast({"a": 1.0, "b": -1.0}, {"a": values_a, "b": values_b})
     return summary(differences.values()) if differences else None
-
-
-def is_fraction(metric: str) -> bool:
-    return metric in FRACTIONS
 
 
 def number(value: float) -> str:
