@@ -6,7 +6,6 @@ arms of a seed. A unit begins only if all of its runs can end in time.
 
 import heapq
 import os
-import re
 import time
 import tomllib
 from collections import defaultdict
@@ -23,7 +22,7 @@ from benchmark.files import write_atomically
 from benchmark.papers.item import CONFIRMING, PILOTS, Item
 from benchmark.papers.items import items
 from benchmark.records.collect import runs_in
-from benchmark.records.copies import copied, read_copy, reference_folders
+from benchmark.records.copies import copied, copy_path, read_copy, reference_folders
 from benchmark.records.identity import changed_inputs
 from benchmark.records.record import FINISHED, RunRecord, read_run, run_folder
 from benchmark.records.run_lock import is_held
@@ -209,22 +208,14 @@ class Shelf:
 def write_copy(folder: Path, record: RunRecord, known: Iterable[Path] = ()) -> Path | None:
     """Write the compact copy of a finished run into the folder. Return its path, or None if it exists already.
 
-    `known` are further folders with copies. If a copy of the run from a different kind of device exists, the new copy's
-    name ends with its device: seed=200@nvidia-h200.json.gz. Raise DataError for a run record that must not be
-    committed.
+    `known` are further folders with copies, which decide whether it is a second copy (`copy_path`). Raise DataError for
+    a run record that must not be committed.
     """
     if "@" in record.path.name:
         raise DataError(
             f"{record.path} was computed from different data or code than its seed's first run; it is not copied"
         )
-    device = Machine.of(record.manifest).device
-    name = f"{record.cell_key}/seed={record.seed}.json.gz"
-    places = [place / name for place in (folder, *known)]
-    first = [path for path in places if path.is_file()]
-    if any(Machine.of(read_copy(path).manifest).device != device for path in first):
-        slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
-        name = f"{record.cell_key}/seed={record.seed}@{slug}.json.gz"
-    path = folder / name
+    path = copy_path(folder, record, known)
     if path.exists():
         return None
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ import hashlib
 import math
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +37,23 @@ def reference_folders(results: Path) -> list[Path]:
 
 def write_reference(results: Path, record: RunRecord) -> Path:
     """Write a finished run's compact copy into `results/reference`. Raise DataError if the record was edited."""
-    path = _place(results / "reference" / record.cell_key, record)
+    path = copy_path(results / "reference", record)
     write_atomically(path, copied(record))
     return path
 
 
-def _place(cell: Path, record: RunRecord) -> Path:
-    """Return the path of the copy; it is a second copy if the first one was made with a different engine or device."""
-    first = cell / f"seed={record.seed}.json.gz"
-    if not first.is_file() or read_copy(first).trained_by == record.trained_by:
-        return first
+def copy_path(folder: Path, record: RunRecord, known: Iterable[Path] = ()) -> Path:
+    """Return where `folder` has the run's copy, or will have it.
+
+    It is a second copy if the first one was made by a different engine or on a different kind of device. The first one
+    may also be in one of the folders `known`.
+    """
+    first = f"{record.cell_key}/seed={record.seed}.json.gz"
+    present = [place / first for place in (folder, *known) if (place / first).is_file()]
+    if all(read_copy(path).trained_by == record.trained_by for path in present):
+        return folder / first
     device = re.sub(r"[^a-z0-9]+", "-", record.trained_by[1].removeprefix("a ").lower()).strip("-")
-    return cell / f"seed={record.seed}@{device}.json.gz"
+    return folder / record.cell_key / f"seed={record.seed}@{device}.json.gz"
 
 
 def copied(record: RunRecord) -> bytes:
