@@ -170,14 +170,14 @@ def _places_table(places: Places) -> Table:
     for reported, result in places:
         cell, item = result.cell, reported.item
         numbers = [f"{metric_name(name)} {number.value:g}" for name, number in cell.published.items()]
-        printed = ", ".join(numbers)
+        text = ", ".join(numbers)
         entries = (
             TableEntry(text=f"{item.name}, {item.profile}", href=reported.page),
             TableEntry(text=cell.label, below=() if cell.role in ("published", "own") else (cell.role,)),
             setting_text(cell.setting),
             TableEntry(
-                text=printed or NONE,
-                below=(setting_text(cell.printed_at),) if printed else (),
+                text=text or NONE,
+                below=(setting_text(cell.published_setting),) if text else (),
                 look="" if item.profile == "paper" else "published",
             ),
         )

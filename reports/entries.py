@@ -25,10 +25,10 @@ RUN_COLUMNS = ("mean", "std", "interval_low", "interval_high", "n", "n_wanted", 
 
 def is_arena(item: Item) -> bool:
     """Return whether each row of the table is a method, and no number of it is published."""
-    return item.rows == ("method",) and item.drawing is None and not is_printed(item)
+    return item.rows == ("method",) and item.drawing is None and not is_published(item)
 
 
-def is_printed(item: Item) -> bool:
+def is_published(item: Item) -> bool:
     """Return whether any of its numbers is published."""
     entries = (*item.cells, *item.shown, *(item.publication.entries if item.publication else ()))
     return any(entry.published for entry in entries)
@@ -152,7 +152,7 @@ def _published_values(entry: ItemEntry, metric: str) -> dict[str, Any]:
         "published": round(number.value * scale, 10),
         "published_spread": None if number.spread is None else round(number.spread * scale, 10),
         "published_runs": number.runs,
-        "published_setting": setting_text(entry.printed_at),
+        "published_setting": setting_text(entry.published_setting),
         "published_metric": number.metric or metric,
     }
 

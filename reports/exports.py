@@ -60,10 +60,10 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
 
 
 def _numbers(reported: ItemResults, cell: Cell, metric: str) -> dict[str, Any]:
-    published = cell.printed(metric)
+    published = cell.published_value(metric)
     values = entry_values(reported, cell, metric)
     ours = {name: values[name] for name in ("mean", "std", "n", "n_wanted", "n_diverged", "status")}
-    setting = {} if published is None else {"published_setting": dict(cell.printed_at)}
+    setting = {} if published is None else {"published_setting": dict(cell.published_setting)}
     return {"published": None if published is None else float(published), **setting, **ours}
 
 

@@ -336,14 +336,14 @@ def _compared_with_published(every: Sequence[ItemResults]) -> list[str]:
     for reported in every:
         for label, agreed in reported.agreements.items():
             result = reported.results[label]
-            printed = reported.item.cell(label).printed()
-            if result.summary is None or printed is None:
+            published = reported.item.cell(label).published_value()
+            if result.summary is None or published is None:
                 continue
             ours = f"{shown(ACCURACY, result.summary.mean)} % ({count(result.summary.n, 'run')})"
             variant = paper_items.VARIANT_OF.get(reported.item.name)
             setting = f" (withdrawn setting: {variant.title})" if variant and variant.is_withdrawn else ""
-            text = f"{reported.item.name}{setting}, {result.cell.label}: {ours}, published {printed:.2f} %"
+            text = f"{reported.item.name}{setting}, {result.cell.label}: {ours}, published {published:.2f} %"
             text += f": {points(agreed.difference)} points"
             text += f". Data: {agreed.text}." if agreed.other_data else f", {agreed.text}."
-            texts.setdefault((result.cell.cell_key, printed), text)
+            texts.setdefault((result.cell.cell_key, published), text)
     return list(texts.values())

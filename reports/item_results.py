@@ -72,7 +72,7 @@ class ItemResults:
         item = self.item
         agreements: dict[str, Agreement] = {}
         for label, result in self.results.items():
-            seen, published = result.summary, result.cell.printed()
+            seen, published = result.summary, result.cell.published_value()
             if item.profile == "paper" and item.margin is not None and seen and published is not None:
                 difference = seen.mean - published / 100
                 other_data = note_on_other_data(result)

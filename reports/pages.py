@@ -17,7 +17,7 @@ from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.statistics import summary
 from reports.claim_figures import claims_pictures
 from reports.claims import ClaimRow, rows_of
-from reports.entries import is_arena, is_printed, mean_entry, method_of, notes_of
+from reports.entries import is_arena, is_published, mean_entry, method_of, notes_of
 from reports.findings import (
     QUESTIONS,
     SENTENCES,
@@ -175,14 +175,14 @@ def item_values(reported: ItemResults) -> dict[str, Any]:
     """Return the values of the item's page, except its tables, claims and pictures."""
     item = reported.item
     pages = {label: cell_address(result) for label, result in reported.results.items()}
-    is_compared = any(cell.printed() is not None for cell in item.cells)
+    is_compared = any(cell.published_value() is not None for cell in item.cells)
     return {
         **progress(reported),
         "item": item,
         "paper": reported.paper,
         "own": reported.paper == OWN,
         "arena": is_arena(item),
-        "printed": is_printed(item),
+        "is_published": is_published(item),
         "unread": unread_text(item),
         "frame": frame_of(item),
         "other_data": any(note_on_other_data(result) for result in reported.results.values()),

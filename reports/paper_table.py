@@ -163,7 +163,7 @@ def frame_of(item: Item) -> list[tuple[str, str]]:
     published_data: list[str] = []
     published_networks: list[str] = []
     if publication is not None:
-        named = dict.fromkeys(str(entry.printed_at.get("data", "")) for entry in publication.entries)
+        named = dict.fromkeys(str(entry.published_setting.get("data", "")) for entry in publication.entries)
         published_data = [name for name in named if name and name not in own]
         published_networks = [name for name in publication.networks if name not in networks]
         own = dict.fromkeys(publication.surrogates) or own
@@ -289,7 +289,7 @@ def _published_beside(reported: ItemResults, result: CellResult, metric: str) ->
     lines = []
     if reported.item.profile == "paper" and published is not None and not (agreed and agreed.other_data):
         digits = f"{published.value:.2f}" if is_fraction(metric) else shown(metric, published.value)
-        differing = {key: value for key, value in result.cell.printed_at.items() if key != "data"}
+        differing = {key: value for key, value in result.cell.published_setting.items() if key != "data"}
         at = f" at {setting_text(differing)}" if differing else ""
         lines.append(f"published {digits}{at}")
     if agreed:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmark.fractions import is_fraction
-from benchmark.papers.item import Item, ItemEntry, Printed, Publication
+from benchmark.papers.item import Item, ItemEntry, Publication, PublishedValue
 from reports.entries import setting_text
 from reports.formatting import axis_title, metric_name, shown
 from reports.tables import Column, Row, Table, TableEntry
@@ -22,7 +22,7 @@ class PublishedNumber:
 
     entry: ItemEntry
     metric: str
-    published: Printed
+    published: PublishedValue
     row: str
     section: str  # rows of one section are adjacent
     column: Column
@@ -89,7 +89,7 @@ def published_rows(item: Item) -> Iterator[dict[str, Any]]:
         scale = 0.01 if is_fraction(number.metric) else 1.0
         spread = number.published.spread
         yield {
-            "data": number.entry.printed_at.get("data"),
+            "data": number.entry.published_setting.get("data"),
             **number.entry.setting,
             "label": number.entry.label,
             "role": "as published",
@@ -108,7 +108,7 @@ def _placed(publication: Publication) -> list[PublishedNumber]:
     placed = []
     for entry in publication.entries:
         for metric, published in entry.published.items():
-            words = {"data": entry.printed_at.get("data", ""), **entry.setting, METRIC: axis_title(metric)}
+            words = {"data": entry.published_setting.get("data", ""), **entry.setting, METRIC: axis_title(metric)}
             row = setting_text(words, publication.rows) or str(words["data"]) or entry.label
             first, *rest = publication.columns or (METRIC,)
             group = setting_text(words, [first]) if rest else ""
@@ -162,7 +162,7 @@ def _brief(publication: Publication, numbers: Iterable[PublishedNumber]) -> str:
     has_spread = any(number.published.spread is not None for number in numbers)
     how_many = f" of {runs} runs" if runs > 1 else ""
     of_runs = f", mean{how_many} ± standard deviation" if has_spread else ""
-    names_of_data = [number.entry.printed_at.get("data") for number in numbers]
+    names_of_data = [number.entry.published_setting.get("data") for number in numbers]
     data = dict.fromkeys(str(name) for name in names_of_data if name)
     is_named = "data" in (*publication.rows, *publication.columns)
     on = f", on {', '.join(data)}" if data and not is_named else ""

@@ -87,10 +87,11 @@ def _cells(reported: ItemResults, console: Console) -> RichTable:
         table.add_column(head, justify="left" if head in ("Cell", "Published") else "right", no_wrap=True)
     for label, result in reported.results.items():
         entry = mean_entry(result.summary)
-        published = result.cell.printed()
+        published = result.cell.published_value()
         accuracy = f"{entry.text} {entry.spread}".strip()
-        at = ", ".join(f"{key} = {value}" for key, value in result.cell.printed_at.items() if key in ("K", "C", "N_s"))
-        data = result.cell.printed_at.get("data", "")
+        differing = result.cell.published_setting
+        at = ", ".join(f"{key} = {value}" for key, value in differing.items() if key in ("K", "C", "N_s"))
+        data = differing.get("data", "")
         setting = ", ".join(filter(None, (str(data), at)))
         in_brackets = f" ({setting})" if setting else ""
         shown = "" if published is None else f"{published:.2f}{in_brackets}"

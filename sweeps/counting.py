@@ -1,8 +1,8 @@
 """Count the cost of a round without data, by running one job of each kind on torch's meta device.
 
 A method's own `round` is called with weights that have shapes but no numbers, on a data set without images
-(`sweeps.stand_in`). The engines' `JobRunner` runs one job of each kind, with one local step per phase. All jobs of the
-kind are then given its outcome and its cost.
+(`sweeps.blank_data`). The engines' `JobRunner` runs one job of each kind, with one local step per phase. All jobs of
+the kind are then given its outcome and its cost.
 
 Legend: N images of a batch, C channels, H W pixels.
 """
@@ -30,8 +30,8 @@ from benchmark.methods.calls import first_state, play_round, voters_of
 from benchmark.methods.protocol import Batch, Job, Local, Method, Outcome, Tree
 from benchmark.models.build import Model
 from benchmark.optimizer import Constant
+from sweeps.blank_data import SureReader, blank_environment
 from sweeps.meta import META, WithoutNumbers, network_on_meta
-from sweeps.stand_in import SureReader, stand_in
 
 MILD = 1e-3  # a learning rate without divergence
 
@@ -230,7 +230,7 @@ class RoundCounter:
 
     def __init__(self, run: Experiment) -> None:
         """Prepare the run's environment without images. Raise ConfigError if the run itself would."""
-        known = stand_in(run)
+        known = blank_environment(run)
         self._environment = MetaEnvironment(
             experiment=known.experiment, data=known.data, split=known.split, assignment=known.assignment
         )

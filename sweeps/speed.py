@@ -21,10 +21,10 @@ from benchmark.federated.machine import faster_products, keep_freed_memory
 from benchmark.federated.processes import CPU
 from benchmark.models.build import Model, build
 from benchmark.models.classifier import ImageShape
+from sweeps.blank_data import blank_data_set
 from sweeps.cards import Card, cards
 from sweeps.counting import Cost, step_seconds
 from sweeps.meta import META, WithoutNumbers, network_on_meta
-from sweeps.stand_in import stand_in_set
 
 FEW = 2  # images of a timed step for a large network on a CPU
 MANY = 16  # images of all other timed steps
@@ -34,7 +34,7 @@ TIMED_STEPS = 8
 
 def seconds_on(device: str, run: Experiment, cost: Cost, results: Path) -> float:
     """Return the seconds of a run with this cost on a device of this machine."""
-    data = stand_in_set(run.data.name, run.data.pooled_test)
+    data = blank_data_set(run.data.name, run.data.pooled_test)
     step = (run.model, data.image_shape, data.num_classes, run.precision, device)
     if device == CPU:
         seconds, reference_seconds, _ = timed_step(*step)

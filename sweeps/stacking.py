@@ -24,7 +24,7 @@ from benchmark.federated.stacked.runner import GroupRunner
 from benchmark.federated.trees import copied
 from benchmark.methods.calls import first_state, play_round
 from benchmark.methods.protocol import Job, Outcome, Reader, Tree
-from sweeps.stand_in import SureReader, stand_in
+from sweeps.blank_data import SureReader, blank_environment
 
 COHORT = 10  # most jobs per round, if the method allows it
 ROUNDS = 2
@@ -104,13 +104,13 @@ def one_at_a_time(experiments: Iterable[Experiment]) -> dict[str, str]:
 
 
 def on_noise(experiment: Experiment) -> Environment:
-    """Return the environment of `stand_in` with noise as images, few jobs per round and equally large clients."""
+    """Return a `blank_environment` with noise as images, few jobs per round and equally large clients."""
     federation = experiment.federation
     small = replace(experiment, federation=replace(federation, C=min(COHORT, federation.C)), precision="fp32")
     try:
-        known = stand_in(small)
+        known = blank_environment(small)
     except ConfigError:  # the method needs its whole cohort
-        known = stand_in(replace(experiment, precision="fp32"))
+        known = blank_environment(replace(experiment, precision="fp32"))
     data = known.data
     noisy = replace(
         data,

@@ -21,7 +21,7 @@ from benchmark.papers.bounds import ALONE, ALONE_NOTE, bound, labels_alone, lack
 from benchmark.papers.computed import clients_of
 from benchmark.papers.item import Cell
 from benchmark.papers.paper import Paper
-from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins
+from benchmark.papers.scale import REDUCED, Scale, experiment_of, reduced_settings
 from benchmark.papers.table import items
 
 CLASSES = 10
@@ -77,19 +77,19 @@ def scale(setting: Setting, profile: str) -> Scale:
     many images under both label settings.
     """
     streaming = setting.partition == "Streaming-NonIID"
-    stand_in = stand_ins("fedswitch")[profile]["streaming" if streaming else "batch"]
-    data = dict(stand_in.data)
-    size = stand_in.batch_size
-    each = stand_in.own["labels_a_class"]
+    reduced = reduced_settings("fedswitch")[profile]["streaming" if streaming else "batch"]
+    data = dict(reduced.data)
+    size = reduced.batch_size
+    each = reduced.own["labels_a_class"]
     labels = data["N_s"]
     if setting.labels == "Labels at Client":
         del data["N_s"]
         data["labels_per_client"] = each
-        labels = CLASSES * each * (stand_in.K or 1)
-        size = stand_in.own["batch_size_at_clients"]
-    if held := stand_in.own["client_images"]:
+        labels = CLASSES * each * (reduced.K or 1)
+        size = reduced.own["batch_size_at_clients"]
+    if held := reduced.own["client_images"]:
         data["images"] = held + data["N_validation"] + labels
-    return replace(stand_in, data=data, batch_size=size, method={"ratio": 0.9})
+    return replace(reduced, data=data, batch_size=size, method={"ratio": 0.9})
 
 
 def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:

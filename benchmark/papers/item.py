@@ -39,7 +39,7 @@ def check_metrics(metrics: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Printed:
+class PublishedValue:
     """A published number: in percent if the metric is a fraction, and in the metric's own unit if not."""
 
     value: float
@@ -54,14 +54,14 @@ class ItemEntry:
 
     label: str  # unique in the item, such as "FedAvg/full"; claims refer to it
     setting: Mapping[str, str | int | float]  # values of row and column, as shown: {"method": "FedAvg", "C": 47}
-    published: Mapping[str, Printed] = field(default_factory=dict)  # metric -> published value
+    published: Mapping[str, PublishedValue] = field(default_factory=dict)  # metric -> published value
     computed: Mapping[str, float | str] = field(default_factory=dict)  # columns without runs: "parameters", "MB"
     note: str = ""  # a caveat for readers: "the server's labels are one more client's"
     # The published setting of these numbers: the data set, and each setting that differs from this entry's, such as
     # {"data": "SVHN", "N_s": 250}. It is empty if nothing is published.
-    printed_at: Mapping[str, str | int | float] = field(default_factory=dict)
+    published_setting: Mapping[str, str | int | float] = field(default_factory=dict)
 
-    def printed(self, metric: str = ACCURACY) -> float | None:
+    def published_value(self, metric: str = ACCURACY) -> float | None:
         """Return the published value of the metric, or None if there is none."""
         return self.published[metric].value if metric in self.published else None
 
@@ -101,7 +101,7 @@ class Cell(ItemEntry):
             setting={**self.setting, "method": method},
             experiment=experiment,
             published={},
-            printed_at={},
+            published_setting={},
             role=role,
             note=note,
         )

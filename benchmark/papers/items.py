@@ -10,7 +10,7 @@ from benchmark.papers import arena, fedswitch, rscfed, sage, semifl, ssfl
 from benchmark.papers.claim_dates import registered
 from benchmark.papers.item import Item
 from benchmark.papers.own import read_own
-from benchmark.papers.paper import AS_PRINTED, Rule, Variant
+from benchmark.papers.paper import BY_THE_PAPER, Rule, Variant
 from benchmark.papers.scale import PROFILES, profile_of
 from benchmark.papers.switches import departures
 from benchmark.papers.table import items as items_of
@@ -121,7 +121,7 @@ def cell_named(name: str, profile: str) -> Experiment:
 
 
 def _printed(name: str) -> str:
-    printed = f"{name.removesuffix(AS_PRINTED)}{AS_PRINTED}"
-    if printed not in VARIANTS:
+    by_the_paper = f"{name.removesuffix(BY_THE_PAPER)}{BY_THE_PAPER}"
+    if by_the_paper not in VARIANTS:
         raise ConfigError(f"--rule paper does not apply to {name}, which has only one rule; choose an item of ssfl")
-    return printed
+    return by_the_paper

@@ -35,7 +35,7 @@ from benchmark.methods.registry import METHODS, check_known, method_name
 from benchmark.papers.item import COUNTED, PILOTS, ROUNDS_TO, Cell, Claim, Item, ItemEntry
 from benchmark.papers.paper import WORDS
 from benchmark.papers.published import KEYS, OF_PAPERS, Line, TableFile, claims_of, read_table
-from benchmark.papers.published_line import check_lines, note_of, printed_of
+from benchmark.papers.published_line import check_lines, note_of, published_numbers
 from benchmark.papers.scale import AUGMENTATIONS
 from benchmark.papers.table import SELECTIONS, item_from
 from benchmark.papers.warm_start import check_reaches_clients, notes_on_budgets
@@ -233,10 +233,12 @@ def _entry(file: TableFile, row: str, column: str, line: Line, data: str = "") -
     that is trained on.
     """
     setting = {"method": row, "column": column} if column else {"method": row}
-    published = printed_of(file, line, runs=1)
-    printed_at = {"data": WORDS.get(data, data)} if published and data else {}
+    published = published_numbers(file, line, runs=1)
+    published_setting = {"data": WORDS.get(data, data)} if published and data else {}
     note = "; ".join(filter(None, (line.get("not_yet", ""), note_of(line))))
-    return ItemEntry(label=_label(row, column), setting=setting, published=published, printed_at=printed_at, note=note)
+    return ItemEntry(
+        label=_label(row, column), setting=setting, published=published, published_setting=published_setting, note=note
+    )
 
 
 def _check_labels_differ(cells: Sequence[Cell]) -> None:

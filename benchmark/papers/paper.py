@@ -12,7 +12,7 @@ from benchmark.papers.published import Line
 from benchmark.papers.scale import PROFILES, Scale
 
 Rule = Literal["paper", "released_code"]
-AS_PRINTED = "-printed"  # suffix of an item's name under `--rule paper`
+BY_THE_PAPER = "-printed"  # suffix of an item's name under `--rule paper`
 ON_CIFAR10 = "-cifar10"  # suffix of an item's name in its reduced setting on CIFAR-10
 Factor = str | int | float
 WORDS: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("words.toml").read_text())

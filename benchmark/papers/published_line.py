@@ -10,7 +10,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.methods.central import Central
 from benchmark.papers.computed import COMPUTED
-from benchmark.papers.item import Cell, ItemEntry, Printed
+from benchmark.papers.item import Cell, ItemEntry, PublishedValue
 from benchmark.papers.paper import FACTORS, WORDS, Factor, Paper
 from benchmark.papers.published import Line, TableFile, check_keys
 from benchmark.papers.scale import REDUCED, Scale, scaled, tenth
@@ -18,11 +18,11 @@ from benchmark.papers.scale import REDUCED, Scale, scaled, tenth
 # Keys that any line may have besides the table's rows, columns and metrics; and further keys of a published line
 # besides the settings of its paper.
 LINE_KEYS = {"method", "value", "spread", "source", "quoted", "not_yet", "note"}
-PRINTED_KEYS = {"label", "also_quoted", "row", "departs", "block", "mark", "measured"}
+PUBLISHED_KEYS = {"label", "also_quoted", "row", "departs", "block", "mark", "measured"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrintedEntry:
+class PublishedLine:
     """A published line under one profile."""
 
     paper: Paper
@@ -31,18 +31,18 @@ class PrintedEntry:
     profile: str
 
     @cached_property
-    def stand_in(self) -> Scale | None:
+    def reduced(self) -> Scale | None:
         return self.paper.scale(self.paper.setting_of(self.line), self.profile) if self.profile in REDUCED else None
 
     @cached_property
     def experiment(self) -> Experiment:
         full = self._as_published
-        if self.stand_in:
-            full = scaled(full, self.stand_in, self.profile)
+        if self.reduced:
+            full = scaled(full, self.reduced, self.profile)
         return self.paper.settled(tenth(full) if self.profile == "gpu" else replace(full, profile=self.profile))
 
     @cached_property
-    def printed_factors(self) -> dict[str, Any]:
+    def published_factors(self) -> dict[str, Any]:
         """Return the published values of its rows and columns, without the method and values that
         are the paper's default.
         """
@@ -65,20 +65,20 @@ class PrintedEntry:
         """Return a value of the line as readers see it; for the data, the title of the surrogate
         data set if there is one.
         """
-        return self.stand_in.title if key == "data" and self.stand_in else WORDS.get(self.line[key], self.line[key])
+        return self.reduced.title if key == "data" and self.reduced else WORDS.get(self.line[key], self.line[key])
 
     @cached_property
     def label(self) -> str:
         """Return the words, method and numbers as published, "SVHN/Grouping/K=30/C=10"; or the line's own label."""
         if "label" in self.line:
             return str(self.line["label"]).replace("{data}", self.word("data") if "data" in self.line else "")
-        words = [self.word(key) for key, value in self.printed_factors.items() if isinstance(value, str)]
-        numbers = [f"{key}={value:g}" for key, value in self.printed_factors.items() if not isinstance(value, str)]
+        words = [self.word(key) for key, value in self.published_factors.items() if isinstance(value, str)]
+        numbers = [f"{key}={value:g}" for key, value in self.published_factors.items() if not isinstance(value, str)]
         return "/".join([*words, self.line["method"], *numbers])
 
     def cell(self) -> Cell:
         computed = {**COMPUTED, **self.paper.computed}
-        setting = {key: self.factors.get(key, self.word(key)) for key in self.printed_factors}
+        setting = {key: self.factors.get(key, self.word(key)) for key in self.published_factors}
         role: Literal["published", "quoted", "partition"] = "quoted" if self.line.get("also_quoted") else "published"
         if self.file.figure is not None and self.file.figure.kind == "class_counts":
             role = "partition"
@@ -86,8 +86,8 @@ class PrintedEntry:
             label=self.label,
             setting={"method": self.line["method"], **setting},
             experiment=self.experiment,
-            published=printed_of(self.file, self.line, self.file.seeds or 1),
-            printed_at=self.printed_at,
+            published=published_numbers(self.file, self.line, self.file.seeds or 1),
+            published_setting=self.published_setting,
             computed={name: computed[name](self.experiment) for name in self.file.computed},
             role=role,
             note=note_of(self.line),
@@ -102,10 +102,14 @@ class PrintedEntry:
         label = str(self.line.get("label", "/".join(str(self.line[key]) for key in self.keys)))
         data = str(self.line.get("data") or getattr(self.paper.setting, "data", ""))
         label = label.replace("{data}", str(WORDS.get(data, data)))
-        printed_at = {"data": WORDS.get(data, data) if data else data_of_item}
-        published = printed_of(self.file, self.line, self.file.seeds or 1)
+        published_setting = {"data": WORDS.get(data, data) if data else data_of_item}
+        published = published_numbers(self.file, self.line, self.file.seeds or 1)
         return ItemEntry(
-            label=label, setting=words, published=published, printed_at=printed_at, note=self.line["not_yet"]
+            label=label,
+            setting=words,
+            published=published,
+            published_setting=published_setting,
+            note=self.line["not_yet"],
         )
 
     def as_published(self, keys: Iterable[str], data_of_item: str) -> ItemEntry:
@@ -121,8 +125,8 @@ class PrintedEntry:
         return ItemEntry(
             label="/".join(str(value) for value in words.values()),
             setting=words,
-            published=printed_of(self.file, self.line, self.file.seeds or 1),
-            printed_at={"data": data},
+            published=published_numbers(self.file, self.line, self.file.seeds or 1),
+            published_setting={"data": data},
             note=note_of(self.line),
         )
 
@@ -132,7 +136,7 @@ class PrintedEntry:
         return self._as_published.model.network
 
     @property
-    def printed_data(self) -> str:
+    def published_data(self) -> str:
         """Return the name of the line's data set in the paper."""
         name = self.line.get("data", self._as_published.data.name)
         return WORDS.get(name, name)
@@ -142,7 +146,7 @@ class PrintedEntry:
         return self.paper.experiment(self.paper.setting_of(self.line))
 
     @property
-    def printed_at(self) -> dict[str, Factor]:
+    def published_setting(self) -> dict[str, Factor]:
         """Return the data set of the published numbers, and each setting of the line that differs from the run.
 
         A size that the line does not give is the size of the published experiment.
@@ -152,15 +156,15 @@ class PrintedEntry:
         # One participant owns all images, so that K, C and T mean nothing.
         central = isinstance(self.experiment.method, Central)
         sizes = () if central else ("K", "C")
-        printed: dict[str, Any] = {size: FACTORS[size](full) for size in sizes}
+        published: dict[str, Any] = {size: FACTORS[size](full) for size in sizes}
         if self.experiment.data.label_setting == "server":
-            printed["N_s"] = full.data.N_s
+            published["N_s"] = full.data.N_s
         always = ("N_s",) if central else ("T", "N_s", "K", "C")
-        keys = [key for key in dict.fromkeys((*always, *self.printed_factors)) if key in self.line]
-        printed |= {key: self.line[key] for key in keys if key != "data"}
-        differing = {key: value for key, value in printed.items() if key in runs and runs[key] != value}
+        keys = [key for key in dict.fromkeys((*always, *self.published_factors)) if key in self.line]
+        published |= {key: self.line[key] for key in keys if key != "data"}
+        differing = {key: value for key, value in published.items() if key in runs and runs[key] != value}
         words = {key: WORDS.get(value, value) if isinstance(value, str) else value for key, value in differing.items()}
-        return {"data": self.printed_data, **words}
+        return {"data": self.published_data, **words}
 
 
 def note_of(line: Line) -> str:
@@ -169,7 +173,7 @@ def note_of(line: Line) -> str:
     return "; ".join(filter(None, (line.get("note", ""), quoted)))
 
 
-def printed_of(file: TableFile, line: Line, runs: int) -> dict[str, Printed]:
+def published_numbers(file: TableFile, line: Line, runs: int) -> dict[str, PublishedValue]:
     """Read the published numbers of a line by metric, each a mean of `runs` runs.
 
     `value` and `spread` belong to the first metric. Each metric can also be given by the last word
@@ -183,7 +187,7 @@ def printed_of(file: TableFile, line: Line, runs: int) -> dict[str, Printed]:
     spread = {first: line.get("spread")}
     for key, value in (*values.items(), ("spread", line.get("spread", 0.0))):
         read_as(float, value, f"a cell: {key}")
-    return {metric: Printed(value=v, spread=spread.get(metric), runs=runs) for metric, v in values.items()}
+    return {metric: PublishedValue(value=v, spread=spread.get(metric), runs=runs) for metric, v in values.items()}
 
 
 def check_lines(file: TableFile, lines: Iterable[Line], more: Iterable[str]) -> None:

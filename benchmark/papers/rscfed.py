@@ -21,7 +21,7 @@ from benchmark.methods.twin_sight import TwinSight
 from benchmark.papers.bounds import ALONE, bound, lacking
 from benchmark.papers.item import Cell
 from benchmark.papers.paper import Paper, Variant
-from benchmark.papers.scale import Scale, changed, experiment_of, stand_ins
+from benchmark.papers.scale import Scale, changed, experiment_of, reduced_settings
 from benchmark.papers.table import items
 
 # Training images, section 4.1; for ISIC 2018, 80 % of 10,015 images, as in the released code.
@@ -85,19 +85,19 @@ def scale(setting: Setting, profile: str) -> Scale:
     """Return the reduced setting of a line. beta keeps its ratio to a client's images: its unit is
     images / distance (Eq. 6).
     """
-    stand_in = stand_ins("rscfed")[profile][setting.data]
+    reduced = reduced_settings("rscfed")[profile][setting.data]
     method = experiment(setting).method
     if isinstance(method, RSCFed) and method.beta:
         names = ("beta", "beta_labelled") if method.beta_rule == "released_code" else ("beta",)
-        images = stand_in.own["client_images"]
+        images = reduced.own["client_images"]
         betas = {name: getattr(method, name) * images / IMAGES[setting.data] for name in names}
-        stand_in = replace(stand_in, method=betas)
+        reduced = replace(reduced, method=betas)
     if isinstance(method, TwinSight):  # a projector for the small networks, as in the method comparison
-        sizes = {"hidden": 64, "projected": 32, "labelled_batch_size": stand_in.batch_size or method.batch_size}
-        stand_in = replace(stand_in, method=sizes)
-    if stand_in.model and setting.data == "isic2018":  # the learning rates of the network that replaces it
-        stand_in = replace(stand_in, optimizer=experiment(replace(setting, data="svhn")).optimizer)
-    return stand_in
+        sizes = {"hidden": 64, "projected": 32, "labelled_batch_size": reduced.batch_size or method.batch_size}
+        reduced = replace(reduced, method=sizes)
+    if reduced.model and setting.data == "isic2018":  # the learning rates of the network that replaces it
+        reduced = replace(reduced, optimizer=experiment(replace(setting, data="svhn")).optimizer)
+    return reduced
 
 
 def models_sent(experiment: Experiment) -> float:

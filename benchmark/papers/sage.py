@@ -17,9 +17,9 @@ from benchmark.methods.proxyfl import ProxyFL
 from benchmark.methods.sage import TwoLabellers
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.papers.computed import clients_of
-from benchmark.papers.item import Item, ItemEntry, Printed
+from benchmark.papers.item import Item, ItemEntry, PublishedValue
 from benchmark.papers.paper import Paper
-from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins, values_of
+from benchmark.papers.scale import REDUCED, Scale, experiment_of, reduced_settings, values_of
 from benchmark.papers.table import item
 
 
@@ -52,19 +52,19 @@ def scale(setting: Setting, profile: str) -> Scale:
     """Return the reduced setting of a line. A method that trains only on labels has only batches of
     labelled images.
     """
-    stand_in = stand_ins("sage")[profile][setting.data]
-    labelled = stand_in.own["labelled_batch_size"]
-    sizes: dict[str, Any] = {"batch_size": stand_in.batch_size, "labelled_batch_size": labelled}
+    reduced = reduced_settings("sage")[profile][setting.data]
+    labelled = reduced.own["labelled_batch_size"]
+    sizes: dict[str, Any] = {"batch_size": reduced.batch_size, "labelled_batch_size": labelled}
     if isinstance(experiment(setting).method, SupervisedFL):
         sizes = {"batch_size": labelled}
-    if setting.method == "FedDure" and stand_in.optimizer is not None:
-        sizes["virtual_rate"] = stand_in.optimizer.lr
-    labels: dict[str, Any] = {"labelled_share": stand_in.own["labelled_share"][str(setting.labels)]}
+    if setting.method == "FedDure" and reduced.optimizer is not None:
+        sizes["virtual_rate"] = reduced.optimizer.lr
+    labels: dict[str, Any] = {"labelled_share": reduced.own["labelled_share"][str(setting.labels)]}
     if setting.method == "FedAvg-SL":
-        labels = {"labelled_clients": stand_in.K} if stand_in.K else {}
+        labels = {"labelled_clients": reduced.K} if reduced.K else {}
     # FedMatch's losses diverge at the learning rate of the others.
-    optimizer = None if setting.method == "FedMatch" else stand_in.optimizer
-    return replace(stand_in, data={**stand_in.data, **labels}, optimizer=optimizer, batch_size=None, method=sizes)
+    optimizer = None if setting.method == "FedMatch" else reduced.optimizer
+    return replace(reduced, data={**reduced.data, **labels}, optimizer=optimizer, batch_size=None, method=sizes)
 
 
 def targets(profile: str) -> Mapping[str, str]:
@@ -72,7 +72,7 @@ def targets(profile: str) -> Mapping[str, str]:
     empty if they are equal.
     """
     if profile in REDUCED:
-        return next(iter(stand_ins("sage")[profile].values())).own["targets"]
+        return next(iter(reduced_settings("sage")[profile].values())).own["targets"]
     return values_of("sage")["gpu"]["targets"] if profile == "gpu" else {}
 
 
@@ -89,7 +89,7 @@ def item_of(name: str, profile: str) -> Item:
     def renamed(metrics: Mapping[str, Any]) -> dict[str, Any]:
         return {own.get(metric, metric): value for metric, value in metrics.items()}
 
-    def published(entry: ItemEntry) -> dict[str, Printed]:
+    def published(entry: ItemEntry) -> dict[str, PublishedValue]:
         """Return the published numbers; each names the paper's accuracy for counting rounds."""
         numbers = entry.published.items()
         return renamed({of: replace(number, metric=of) if of in own else number for of, number in numbers})

@@ -201,7 +201,7 @@ def experiment_of(paper: str, line: Mapping[str, Any], fields: Mapping[str, Any]
 
 
 @cache
-def stand_ins(paper: str) -> Mapping[str, Mapping[str, Scale]]:
+def reduced_settings(paper: str) -> Mapping[str, Mapping[str, Scale]]:
     """Return a paper's reduced settings by profile and name. Raise ConfigError."""
     reduced: dict[str, dict[str, Scale]] = {}
     for profile in REDUCED:

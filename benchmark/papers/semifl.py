@@ -22,7 +22,7 @@ from benchmark.papers import ssfl
 from benchmark.papers.bounds import ALONE, bound, steps_on_labels
 from benchmark.papers.item import Cell
 from benchmark.papers.paper import Paper
-from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins
+from benchmark.papers.scale import REDUCED, Scale, experiment_of, reduced_settings
 from benchmark.papers.table import items
 
 SECTION_4 = (100, 2500)  # numbers of labels that only section 4 names, for SVHN
@@ -105,14 +105,14 @@ def scale(setting: Setting, profile: str) -> Scale:
     """Return the reduced setting of a line, which is the same for both data sets of the paper; "few"
     labels replace 250, and in section 4's setting of SVHN 100.
     """
-    stand_in = stand_ins("semifl")[profile]["section_4" if setting.N_s in SECTION_4 else "both"]
-    N_s = stand_in.own["few" if setting.N_s in (250, min(SECTION_4)) else "many"]
+    reduced = reduced_settings("semifl")[profile]["section_4" if setting.N_s in SECTION_4 else "both"]
+    N_s = reduced.own["few" if setting.N_s in (250, min(SECTION_4)) else "many"]
     labels = {"N_s": 10 if setting.N_s == "all" else N_s}
-    held = stand_in.own["client_images"]
-    images = {"images": held + stand_in.data["N_validation"] + labels["N_s"]} if held else {}
-    network = stand_in.model.network if stand_in.model else ""
-    least = {"min_size": stand_in.own["least_images"]} if "Dir" in setting.partition else {}
-    scaled_down = replace(stand_in, data={**stand_in.data, **images, **labels}, partition=least)
+    held = reduced.own["client_images"]
+    images = {"images": held + reduced.data["N_validation"] + labels["N_s"]} if held else {}
+    network = reduced.model.network if reduced.model else ""
+    least = {"min_size": reduced.own["least_images"]} if "Dir" in setting.partition else {}
+    scaled_down = replace(reduced, data={**reduced.data, **images, **labels}, partition=least)
     match setting.method:
         case "SemiFL":
             scaled_down = replace(scaled_down, model=replace(experiment(setting).model, network=network))

@@ -19,8 +19,8 @@ from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import FedAvg, Grouping, SelfTraining
 from benchmark.optimizer import Cosine
 from benchmark.papers.item import Cell
-from benchmark.papers.paper import AS_PRINTED, Factor, Paper, Rule, Variant, on_cifar10
-from benchmark.papers.scale import FULL_SIZE, REDUCED, Scale, experiment_of, stand_ins
+from benchmark.papers.paper import BY_THE_PAPER, Factor, Paper, Rule, Variant, on_cifar10
+from benchmark.papers.scale import FULL_SIZE, REDUCED, Scale, experiment_of, reduced_settings
 from benchmark.papers.table import items
 
 BATCH_SIZE = 64  # B of Table A.1
@@ -53,7 +53,7 @@ class Setting:
     measured: bool = False  # whether exact gradient diversities are measured
 
 
-def as_printed(setting: Setting) -> Setting:
+def as_published(setting: Setting) -> Setting:
     """Return the setting with the values of Table A.2 and section 3.4, where these differ from the released code.
 
     Table 3 has T = 100 over CIFAR-10's length (row 50). EMNIST's network has GN, since both arms of
@@ -72,10 +72,10 @@ def experiment(setting: Setting, rule: Rule = "released_code") -> Experiment:
     other. The published numbers came from the code. reports/ssfl/departures.md lists every
     difference.
     """
-    printed = rule == "paper"
+    follows_paper = rule == "paper"
     steps_per_epoch = STEPS_PER_EPOCH
-    if printed:
-        setting = as_printed(setting)
+    if follows_paper:
+        setting = as_published(setting)
     elif setting.network == "resnet9":
         steps_per_epoch = RESNET9_STEPS_PER_EPOCH
     # Rows 38-40 give T = 1 for the one participant with all images. Its round is a reporting unit, as long as other
@@ -101,11 +101,11 @@ def experiment(setting: Setting, rule: Rule = "released_code") -> Experiment:
         # In the released code 10, 10, 10, 10, 7 at C = 47, S = 5, and 2 and 1 at C = 3, S = 2.
         fields["method.averaging"] = {"kind": "grouping", "S": setting.S, "sizes": rule}
         # In section 3.3 a client starts from its last group's mean, which needs all clients in each round.
-        if printed and setting.C == setting.K:
+        if follows_paper and setting.C == setting.K:
             fields["method.client_start"] = "paper"
     if setting.method == "DataSharing":  # the paper does not specify the initial training on G: one epoch
         fields["method.warm_start_rounds"] = STEPS_PER_EPOCH // setting.T
-    if printed:  # the paper has no cutout
+    if follows_paper:  # the paper has no cutout
         fields["data.augmentation.strong.cutout"] = 0.0
     fedmatch = setting.labels if setting.method == "FedMatch" else None
     return experiment_of("ssfl", {**vars(setting), "optimizer": optimizer, "fedmatch": fedmatch}, fields)
@@ -148,34 +148,34 @@ def control_of(grouping: Experiment) -> Experiment:
     return replace(grouping, method=method)
 
 
-T_OF_STAND_INS = 16
+REDUCED_T = 16  # local steps of the rounds that ssfl.toml counts
 
 
 def scale(setting: Setting, profile: str) -> Scale:
     """Return the reduced setting of a line; its length in rounds depends on T."""
-    return scaled_by(stand_ins("ssfl")[profile]["table_2" if setting.cohort else "others"], setting)
+    return scaled_by(reduced_settings("ssfl")[profile]["table_2" if setting.cohort else "others"], setting)
 
 
 def scale_on_cifar10(setting: Setting, profile: str) -> Scale:
     """Return the reduced setting on CIFAR-10 of a line of Table 2 or of Figures 2 and 6."""
-    return scaled_by(stand_ins("ssfl")[profile]["table_2_cifar10"], setting)
+    return scaled_by(reduced_settings("ssfl")[profile]["table_2_cifar10"], setting)
 
 
-def scaled_by(stand_in: Scale, setting: Setting) -> Scale:
+def scaled_by(reduced: Scale, setting: Setting) -> Scale:
     """Return a reduced setting of ssfl.toml with the fields that depend on the line."""
-    assert stand_in.model and stand_in.evaluation and stand_in.rounds and stand_in.warm_start_rounds
-    evaluation = stand_in.evaluation
-    if not (setting.measured or stand_in.own["always_measured"]):
+    assert reduced.model and reduced.evaluation and reduced.rounds and reduced.warm_start_rounds
+    evaluation = reduced.evaluation
+    if not (setting.measured or reduced.own["always_measured"]):
         evaluation = replace(evaluation, gradient_diversity_every=0)
     grouping = {"averaging": Grouping(S=min(2, setting.S))} if setting.S else {}
     chosen = replace(
-        stand_in,
-        data={**stand_in.data, **_stand_in_labels(setting, stand_in)},
-        model=replace(stand_in.model, norm="bn" if setting.norm == "bn" else "gn"),
+        reduced,
+        data={**reduced.data, **_reduced_labels(setting, reduced)},
+        model=replace(reduced.model, norm="bn" if setting.norm == "bn" else "gn"),
         method={"unlabelled_ratio": 1, **grouping},  # FixMatch's ratio, and two groups if the paper has any
         evaluation=evaluation,
         # FedMatch keeps its optimizer, because its losses diverge at the learning rate of the others.
-        optimizer=None if setting.method == "FedMatch" else stand_in.optimizer,
+        optimizer=None if setting.method == "FedMatch" else reduced.optimizer,
     )
     if setting.cohort:
         # Relative to Table 2's 47; at least two.
@@ -184,18 +184,18 @@ def scaled_by(stand_in: Scale, setting: Setting) -> Scale:
     # Table 3 has a separate length.
     longer = 1.0 if setting.network == "resnet9" else setting.E / EPOCHS[setting.data]
     # A cohort has at least two clients; if all clients take part in the paper, all take part in this suite.
-    C = min(max(min(2, setting.C), round(setting.C * stand_in.own["share"])), stand_in.own["largest_cohort"])
-    K = C if setting.C == setting.K else min(round(setting.K * stand_in.own["share"]), stand_in.own["most_clients"])
+    C = min(max(min(2, setting.C), round(setting.C * reduced.own["share"])), reduced.own["largest_cohort"])
+    K = C if setting.C == setting.K else min(round(setting.K * reduced.own["share"]), reduced.own["most_clients"])
 
     def rounds_of(rounds: int) -> int:
-        return rounds * T_OF_STAND_INS // T
+        return rounds * REDUCED_T // T
 
     return replace(
         chosen,
-        warm_start_rounds=rounds_of(stand_in.warm_start_rounds),
+        warm_start_rounds=rounds_of(reduced.warm_start_rounds),
         K=K,
         C=C,
-        rounds=round(stand_in.rounds * T_OF_STAND_INS * longer) // T,
+        rounds=round(reduced.rounds * REDUCED_T * longer) // T,
         evaluation=Evaluation(
             every=max(1, rounds_of(evaluation.every)),
             gradient_diversity_every=rounds_of(evaluation.gradient_diversity_every),
@@ -203,15 +203,15 @@ def scaled_by(stand_in: Scale, setting: Setting) -> Scale:
     )
 
 
-def _stand_in_labels(setting: Setting, stand_in: Scale) -> dict[str, Any]:
+def _reduced_labels(setting: Setting, reduced: Scale) -> dict[str, Any]:
     """Return the labels of the reduced setting, with the paper's ratio of N_s.
 
     If clients have the labels, each client has a share of its images labelled, because 5 labels of
     each class are too many.
     """
-    N_s = stand_in.data["N_s"] * (setting.N_s // entry_of(setting.data).num_classes) // 100
+    N_s = reduced.data["N_s"] * (setting.N_s // entry_of(setting.data).num_classes) // 100
     if setting.labels in ("every_client", "share"):
-        share = N_s / stand_in.own["client_images"]
+        share = N_s / reduced.own["client_images"]
         return {"N_s": 0, "label_setting": "share", "labelled_share": share, "labels_per_client": 5}
     return {"N_s": N_s}
 
@@ -348,7 +348,7 @@ def stretched(base: Experiment, rule: Rule) -> Experiment:
 
 # The items as in the paper. Reduced settings have numbers of their own.
 PRINTED = Variant(
-    suffix=AS_PRINTED,
+    suffix=BY_THE_PAPER,
     title="as in the paper",
     note="Settings follow the paper where the released code contradicts it. The code behind the published numbers "
     "was different.",
@@ -356,7 +356,7 @@ PRINTED = Variant(
     profiles=FULL_SIZE,
     named_by="Settings follow the released code where it contradicts the paper; the deviations list every field. "
     "{name} follows the paper (--rule paper).",
-    family=AS_PRINTED,
+    family=BY_THE_PAPER,
 )
 ON_CIFAR10 = on_cifar10(scale_on_cifar10, ("tab2", "fig2", "fig6"))
 PAPER = Paper(

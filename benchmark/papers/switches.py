@@ -69,7 +69,7 @@ def departures(paper: Paper, profile: str) -> Item:
     cells_used += [switch.instead for switch in switches if switch.instead]
     names = dict.fromkeys(cell.partition(": ")[0] for cell in cells_used)
     built = {name: item(paper, name, profile) for name in names}
-    _, *stand_in = next(iter(built.values())).title.partition(" (surrogate")  # of the first item
+    _, *reduced = next(iter(built.values())).title.partition(" (surrogate")  # of the first item
     bases: dict[str, Experiment] = {}
     for name, of_paper in built.items():
         known = of_paper.cells
@@ -79,7 +79,7 @@ def departures(paper: Paper, profile: str) -> Item:
     cells = [cell for switch in switches if switch.base in bases for cell in _pair(switch, bases, paper)]
     return Item(
         name=f"{paper.name}/departures",
-        title="Effects of the deviations from the paper and the released code" + "".join(stand_in),
+        title="Effects of the deviations from the paper and the released code" + "".join(reduced),
         profile=profile,
         cells=tuple(cells),
         seeds=3 if profile in REDUCED else 1,

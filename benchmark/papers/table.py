@@ -16,7 +16,7 @@ from benchmark.papers.bounds import bounds
 from benchmark.papers.item import ACCURACY, Cell, Claim, Gain, Item, Publication
 from benchmark.papers.paper import WORDS, Paper
 from benchmark.papers.published import Layout, Line, TableFile, check_keys, claims_of, read_published
-from benchmark.papers.published_line import PRINTED_KEYS, PrintedEntry, check_lines
+from benchmark.papers.published_line import PUBLISHED_KEYS, PublishedLine, check_lines
 from benchmark.papers.scale import changed, check_profile
 
 NEEDED = ("paper", "title", "source", "seeds", "cells")  # required keys of a published table
@@ -37,7 +37,7 @@ def item(paper: Paper, name: str, profile: str) -> Item:
         raise ConfigError(f"{full_name} has no {missing[0]}; a published table needs {', '.join(NEEDED)}")
     lines = [{"measured": file.measured, **line} for line in file.cells]
     try:
-        check_lines(file, lines, PRINTED_KEYS | paper.keys)
+        check_lines(file, lines, PUBLISHED_KEYS | paper.keys)
         return _item(paper, file, lines, full_name, profile)
     except ConfigError as error:
         raise ConfigError(f"{full_name}: {error}") from None
@@ -45,24 +45,24 @@ def item(paper: Paper, name: str, profile: str) -> Item:
 
 def _item(paper: Paper, file: TableFile, lines: Iterable[Line], full_name: str, profile: str) -> Item:
     """Build the item from these lines. Raise ConfigError for a wrong control or claim."""
-    every = [PrintedEntry(paper=paper, file=file, line=line, profile=profile) for line in lines]
+    every = [PublishedLine(paper=paper, file=file, line=line, profile=profile) for line in lines]
     entries = [entry for entry in every if "not_yet" not in entry.line]
     # Entries that are published twice, or that a reduced setting makes equal, become one cell.
-    printed: dict[str, Cell] = {}
+    published: dict[str, Cell] = {}
     for entry in entries:
-        if entry.label not in printed:
-            printed[entry.label] = entry.cell()
+        if entry.label not in published:
+            published[entry.label] = entry.cell()
     name = full_name.partition("/")[2]
-    cells = (*printed.values(), *paper.additions(name, tuple(printed.values())))
-    cells = (*cells, *_controls(file, tuple(printed.values())))
+    cells = (*published.values(), *paper.additions(name, tuple(published.values())))
+    cells = (*cells, *_controls(file, tuple(published.values())))
     on_accuracy = file.metrics[0].startswith((ACCURACY, "rounds_to/"))
     if paper.bounded and on_accuracy and not file.cells_of:  # if not, the other item has the supervised baselines
         cells = (*cells, *bounds(cells))
     data_names = {entry.line["data"]: entry.word("data") for entry in entries if "data" in entry.line}
-    reduced = dict.fromkeys(entry.stand_in.title for entry in entries if entry.stand_in)
-    of_paper = {entry.printed_data for entry in entries}
+    reduced = dict.fromkeys(entry.reduced.title for entry in entries if entry.reduced)
+    of_paper = {entry.published_data for entry in entries}
     what = "reduced setting" if of_paper.issuperset(reduced) else "surrogate data set"
-    data_of_item = entries[0].printed_data
+    data_of_item = entries[0].published_data
     return item_from(
         file,
         cells,
@@ -77,7 +77,7 @@ def _item(paper: Paper, file: TableFile, lines: Iterable[Line], full_name: str, 
         columns=file.columns,
         confirms_from=paper.confirms_from,
         publication=_publication(file, every),
-        gains=tuple(_gains(file, cells, data_names, entries[0].printed_data)),
+        gains=tuple(_gains(file, cells, data_names, entries[0].published_data)),
     )
 
 
@@ -107,14 +107,14 @@ def _gains(file: TableFile, cells: Iterable[Cell], data_names: Mapping[str, str]
         yield Gain(name=name, **pair, published=published, data=on, source=table["source"])
 
 
-def _publication(file: TableFile, lines: Sequence[PrintedEntry]) -> Publication:
+def _publication(file: TableFile, lines: Sequence[PublishedLine]) -> Publication:
     """Collect the published values, with the layout of their file, or of the suite's table if it has none."""
     layout = file.layout or Layout(rows=file.rows, columns=file.columns)
     rows, columns = layout.rows, layout.columns
     if len(file.metrics) > 1 and "metric" not in (*rows, *columns):
         columns = (*columns, "metric")
-    own_data = next(line.printed_data for line in lines if "not_yet" not in line.line)
-    surrogates = dict.fromkeys(line.stand_in.title for line in lines if "not_yet" not in line.line and line.stand_in)
+    own_data = next(line.published_data for line in lines if "not_yet" not in line.line)
+    surrogates = dict.fromkeys(line.reduced.title for line in lines if "not_yet" not in line.line and line.reduced)
     networks = dict.fromkeys(line.published_network for line in lines if "not_yet" not in line.line)
     return Publication(
         title=file.title,
@@ -185,11 +185,11 @@ def _controls(file: TableFile, cells: Sequence[Cell]) -> Iterator[Cell]:
         yield from (added for cell, added in beside if added.experiment != cell.experiment)
 
 
-def _notes(paper: Paper, name: str, file: TableFile, entries: Sequence[PrintedEntry]) -> Iterator[str]:
+def _notes(paper: Paper, name: str, file: TableFile, entries: Sequence[PublishedLine]) -> Iterator[str]:
     """Return the notes below the item, each once."""
-    stand_ins = [entry.stand_in for entry in entries if entry.stand_in]
-    if stand_ins:
-        yield from dict.fromkeys(note for stand_in in stand_ins for note in stand_in.notes)
+    reduced_settings = [entry.reduced for entry in entries if entry.reduced]
+    if reduced_settings:
+        yield from dict.fromkeys(note for reduced in reduced_settings for note in reduced.notes)
     else:
         yield from file.notes
     yield from dict.fromkeys(SELECTIONS[entry.experiment.evaluation.selection] for entry in entries)

@@ -20,7 +20,7 @@ from benchmark.cli.main import main
 from benchmark.errors import CannotWrite
 from benchmark.experiment import to_json
 from benchmark.papers import items as paper_items
-from benchmark.papers.item import Cell, Claim, Item, Printed
+from benchmark.papers.item import Cell, Claim, Item, PublishedValue
 from benchmark.records import collect
 from benchmark.records.collect import read_once, read_records
 from benchmark.records.copies import write_reference
@@ -37,7 +37,7 @@ def small_item(profile: str) -> Item:
     """Make two cells of the tiny experiment, in place of Table 2."""
     tiny = replace(tiny_experiment(), profile=profile)
     other = replace(tiny, optimizer=replace(tiny.optimizer, lr=0.01))
-    printed = {"test/accuracy": Printed(value=80.0)}
+    printed = {"test/accuracy": PublishedValue(value=80.0)}
     contrast = {"Grouping": 1, "FedAvg": -1}
     cells = tuple(
         Cell(label=name, setting={"method": name, "C": 4}, experiment=experiment, published=printed)

@@ -126,7 +126,7 @@ RUNS: dict[str, Callable[[Experiment], object]] = {
 
 def has(line: Mapping[str, Any], said: Mapping[str, Any], cell: Cell) -> bool:
     """Tell whether the published line has the values that the table shows, or those beside its published number."""
-    return all(line[key] in (value, cell.printed_at.get(key)) for key, value in said.items())
+    return all(line[key] in (value, cell.published_setting.get(key)) for key, value in said.items())
 
 
 @pytest.mark.parametrize("profile", PROFILES)

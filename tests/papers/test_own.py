@@ -119,7 +119,7 @@ def test_a_published_value_is_optional_and_moves_no_cell(mine, printed):
     assert (ours.published[ACCURACY].value, ours.published[ACCURACY].spread, without.published) == (71.5, 0.5, {})
     assert ours.published[ACCURACY].runs == 1  # `seeds` are those that are trained
     (theirs,) = item.shown
-    assert (theirs.label, theirs.printed(), theirs.note) == ("Theirs/R = 0.8", 80, "only printed")
+    assert (theirs.label, theirs.published_value(), theirs.note) == ("Theirs/R = 0.8", 80, "only printed")
     places = ["--results", "r", "--profile", "demo"]
     assert json.loads(printed("plan", "./mine.toml", "--json", *places))["runs"] == 2
     shown = json.loads(printed("reproduce", "./mine.toml", "--pilots", "1", "--json", *places))

@@ -11,7 +11,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment, Federation
 from benchmark.optimizer import Cosine, Optimizer
 from benchmark.papers import published
-from benchmark.papers.item import Printed
+from benchmark.papers.item import PublishedValue
 from benchmark.papers.items import ITEMS, WITH_SWITCHES, items
 from benchmark.papers.paper import Paper
 from benchmark.papers.published import read_published
@@ -79,12 +79,12 @@ def test_a_file_becomes_an_item(toy):
     first = table.cells[0]
     assert first.setting == {"method": "A", "data": "SVHN", "alpha": 0.1} and first.computed == {"K": 10}
     assert first.published == {
-        "test/accuracy": Printed(value=90.0, spread=0.5, runs=4),
-        "test/auroc": Printed(value=99.0, runs=4),
+        "test/accuracy": PublishedValue(value=90.0, spread=0.5, runs=4),
+        "test/auroc": PublishedValue(value=99.0, runs=4),
     }
     assert table.cells[2].role == "quoted" and "C et al." in table.cells[2].note
     (shown,) = table.shown
-    assert shown.printed() == 70.0 and shown.note == "D has no method here" and shown.setting["method"] == "D"
+    assert shown.published_value() == 70.0 and shown.note == "D has no method here" and shown.setting["method"] == "D"
     assert (table.rows, table.columns, table.seeds) == (("data", "alpha"), ("method",), 4)
     assert table.drawing is not None and (table.drawing.x, table.drawing.log_x) == ("alpha", True)
     assert [claim.name for claim in table.claims] == ["A is better (SVHN)", "A is better (CIFAR-10)"]
@@ -94,7 +94,7 @@ def test_a_file_becomes_an_item(toy):
 def test_a_stand_in_takes_the_first_data_set_s_place(toy):
     table = item(toy(FILE), "tab1", "demo")
     assert [cell.label for cell in table.cells] == ["stand-in/A/alpha=0.1", "stand-in/B/alpha=1"]
-    assert table.cells[0].printed() == 90.0 and table.seeds == 3
+    assert table.cells[0].published_value() == 90.0 and table.seeds == 3
     assert table.title == "A table (surrogate data set: stand-in)"
     assert table.notes[0] == "small" and len(table.claims) == 1
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmark.experiment import Experiment, Federation, to_json
 from benchmark.methods.server_only import ServerOnly
-from benchmark.papers.item import CONFIRMING, Cell, Choice, Claim, Item, Printed
+from benchmark.papers.item import CONFIRMING, Cell, Choice, Claim, Item, PublishedValue
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.cell_results import Records
 
@@ -24,9 +24,9 @@ def make_cell(label: str, setting: Mapping[str, str | int | float], key: int, **
     return Cell(label=label, setting=setting, experiment=Experiment(federation=Federation(rounds=key)), **more)
 
 
-def printed(value: float | None) -> dict[str, Printed]:
+def printed(value: float | None) -> dict[str, PublishedValue]:
     """Make a published accuracy in percent, or none."""
-    return {} if value is None else {"test/accuracy": Printed(value=value)}
+    return {} if value is None else {"test/accuracy": PublishedValue(value=value)}
 
 
 def alone(cell: Cell) -> Cell:

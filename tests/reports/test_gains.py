@@ -46,7 +46,7 @@ def test_published_differences_are_those_of_the_published_values():
         item = item_of(name, "paper")
         for gain in item.gains:
             for metric, published in gain.published.items():
-                better, other = (item.cell(label).printed(metric) for label in (gain.of, gain.over))
+                better, other = (item.cell(label).published_value(metric) for label in (gain.of, gain.over))
                 if better is None or other is None:  # a figure without values
                     continue
                 assert published == pytest.approx(better - other, abs=0.1 + 1e-9), (name, gain.name)

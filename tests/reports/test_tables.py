@@ -183,11 +183,9 @@ def compared(profile: str = "paper", margin: float | None = 0.01, note: str = ""
     """Make an item: A was published at 90 % and ended at 93, B at 80 % and ended at 80.5. `note`: the note of the files
     of A's run.
     """
-    printed_at = {"A": (90.0, 0.93), "B": (80.0, 0.805)}
-    cells = [
-        make_cell(m, {"method": m}, 900 + i, published=printed(p)) for i, (m, (p, _)) in enumerate(printed_at.items())
-    ]
-    records = accuracies([(cell, [printed_at[cell.label][1]]) for cell in cells])
+    values = {"A": (90.0, 0.93), "B": (80.0, 0.805)}
+    cells = [make_cell(m, {"method": m}, 900 + i, published=printed(p)) for i, (m, (p, _)) in enumerate(values.items())]
+    records = accuracies([(cell, [values[cell.label][1]]) for cell in cells])
     runs = records[cells[0].cell_key]
     records = {**records, cells[0].cell_key: {0: replace(runs[0], manifest={"data": {"note": note}})}}
     item = Item(name="toy/tab1", title="Toy", profile=profile, cells=tuple(cells), seeds=3, margin=margin)

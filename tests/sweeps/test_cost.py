@@ -19,12 +19,12 @@ from benchmark.papers.item import Cell, Item
 from benchmark.records.copies import write_reference
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
+from sweeps.blank_data import blank_environment
 from sweeps.cards import KERNELS, LAUNCH_MS
 from sweeps.cost import RUN_SECONDS, cost_of, count
 from sweeps.counting import Cost, pass_of
 from sweeps.plan import Seeds, plan, restricted, wanted
 from sweeps.speed import seconds_on, timed_step
-from sweeps.stand_in import stand_in
 from tests.conftest import record_of, tiny_experiment
 from tests.methods.golden import FOLDER, TRACES
 
@@ -34,7 +34,7 @@ FIRST = 2 * 9 * 16 * 8 * 8  # FLOPs of the first convolution, 3 x 3 from one cha
 
 def flops_of(experiment: Experiment, trained: int, labelled: int) -> int:
     """Return the FLOPs of a backward pass: two products for each one, except for the images, which need no gradient."""
-    data = stand_in(experiment).data
+    data = blank_environment(experiment).data
     forward, _ = pass_of(experiment.model, data.image_shape, data.num_classes)
     return trained * (3 * forward - FIRST) + labelled * forward
 
@@ -128,7 +128,9 @@ def test_a_stand_in_holds_every_image_once(name, tiny, monkeypatch, tmp_path):
     """The server's labels, and clients as large as each other up to one image of each class; no data is at hand."""
     monkeypatch.setenv("FSSL_DATA", str(tmp_path))
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path))
-    environment = stand_in(replace(tiny, data=replace(tiny.data, name=name, N_s=2 * DATASETS[name].num_classes)))
+    environment = blank_environment(
+        replace(tiny, data=replace(tiny.data, name=name, N_s=2 * DATASETS[name].num_classes))
+    )
     sizes = environment.sizes
     d = environment.data.num_classes
     assert sum(sizes.values()) == DATASETS[name].train

@@ -24,7 +24,7 @@ from benchmark.streams import torch_stream
 SURE = 50.0  # a logit that has probability 1 in float32 if all other logits are 0
 
 
-def stand_in(experiment: Experiment) -> Environment:
+def blank_environment(experiment: Experiment) -> Environment:
     """Return the run's environment over a data set of the same size without images.
 
     Its classes and clients are equally large, and all images share one array. A custom image folder is loaded to find
@@ -32,12 +32,12 @@ def stand_in(experiment: Experiment) -> Environment:
     """
     settings = experiment.data
     even = replace(experiment, partition=Iid(), data=replace(settings, pooled_test=0))
-    data = stand_in_set(settings.name, settings.pooled_test)
+    data = blank_data_set(settings.name, settings.pooled_test)
     return prepare(even, data=data, split=lambda labels_N, spec: _split_of(len(labels_N), spec))
 
 
 @cache
-def stand_in_set(name: str, pooled_test: int) -> DataSet:
+def blank_data_set(name: str, pooled_test: int) -> DataSet:
     """Return a data set with equally large classes and one array of zeros for all images.
 
     A custom image folder is loaded to find its size.
