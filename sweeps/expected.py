@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment, from_record
-from benchmark.records.identity import own_names
 from benchmark.records.record import RunRecord
+from benchmark.records.sources import own_names
 from sweeps.cost import RunCost, count
 from sweeps.counting import Note
 

@@ -25,7 +25,7 @@ from benchmark.experiment import Evaluation, Experiment, to_json
 from benchmark.methods.registry import method_name
 from benchmark.papers.items import cell_named
 from benchmark.plain import read_table
-from benchmark.records.identity import own_names, sources
+from benchmark.records.sources import own_names, sources
 from sweeps.factors import with_fields
 
 FIRST_SEED = 1000  # different from the seeds of tables

@@ -23,10 +23,10 @@ from benchmark.data.datasets import is_available
 from benchmark.data.folder import public_name
 from benchmark.errors import DataError
 from benchmark.files import ANEW, write_atomically
-from benchmark.records.identity import own_names
 from benchmark.records.provenance import commit, hardware
 from benchmark.records.record import FINISHED, RunRecord
 from benchmark.records.seeds import seeds_text
+from benchmark.records.sources import own_names
 from benchmark.sharing.bundle import Bundle, opened
 from benchmark.sharing.comment import code, shortened
 from benchmark.sharing.verify import Retrained, compared, troubles_of, why_not_here, why_not_this_code

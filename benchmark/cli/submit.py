@@ -18,9 +18,9 @@ from benchmark.errors import ConfigError, DataError
 from benchmark.files import ANEW
 from benchmark.papers.items import items
 from benchmark.records.collect import read_records
-from benchmark.records.identity import own_names
 from benchmark.records.record import FINISHED, Records, RunRecord
 from benchmark.records.seeds import seeds_text
+from benchmark.records.sources import own_names
 from benchmark.sharing.bundle import Bundle, check_bundle, opened, running, write
 from benchmark.sharing.verify import Retrained, retrain_each, troubles_of, why_not_here
 from sweeps.plan import plan, restricted

@@ -27,7 +27,8 @@ from benchmark.methods.protocol import Weights
 from benchmark.numerics import CURRENT, numerics_of
 from benchmark.records import state
 from benchmark.records.cpu_clock import Clock, CpuClock
-from benchmark.records.identity import INITIAL_WEIGHTS, read_manifest
+from benchmark.records.fingerprint import INITIAL_WEIGHTS
+from benchmark.records.identity import read_manifest
 from benchmark.records.record import (
     FAILED,
     MEASURES,

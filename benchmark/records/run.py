@@ -21,19 +21,13 @@ from benchmark.federated.stacked.together import Seat
 from benchmark.models.build import network_class
 from benchmark.records import state
 from benchmark.records.cpu_clock import CpuClock
-from benchmark.records.identity import (
-    INITIAL_WEIGHTS,
-    all_sources,
-    initial_weights,
-    look_again,
-    read_manifest,
-    seed_folder,
-    why_apart,
-)
+from benchmark.records.fingerprint import INITIAL_WEIGHTS, initial_weights
+from benchmark.records.identity import look_again, read_manifest, seed_folder, why_apart
 from benchmark.records.provenance import manifest
 from benchmark.records.record import measurements, read_result, run_name
 from benchmark.records.recorder import UNFINISHED_FILES, Recorder, remove
 from benchmark.records.run_lock import PATIENCE, RunLockLost, locked, refuse_if_held
+from benchmark.records.sources import all_sources
 from benchmark.records.state import RunState
 
 GOES_ON = "the same command resumes it"

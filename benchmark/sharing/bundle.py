@@ -26,9 +26,9 @@ from benchmark.errors import ConfigError, DataError, FsslError, one_line
 from benchmark.experiment import NUMERICS
 from benchmark.files import json_bytes, json_object, read_json
 from benchmark.records.copies import copied, copy_of
-from benchmark.records.identity import files_of, hash_of, module_of, own_names
 from benchmark.records.record import RunRecord
 from benchmark.records.schema import Wanted, check
+from benchmark.records.sources import files_of, hash_of, module_of, own_names
 from benchmark.sharing.verify import check_records
 
 SUBMITTED = "submitted"  # results folder of accepted submissions, with a note per submission on retrained records

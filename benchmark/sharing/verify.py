@@ -22,10 +22,11 @@ from benchmark.experiment import NUMERICS, Experiment, from_record
 from benchmark.fractions import is_fraction
 from benchmark.numerics import CURRENT, numerics_in_words
 from benchmark.records import run_lock, state
-from benchmark.records.identity import changed_inputs, own_names
+from benchmark.records.identity import changed_inputs
 from benchmark.records.provenance import equal_bits_expected
 from benchmark.records.record import RunRecord, metrics_in, read_run, run_folder
 from benchmark.records.result import settings_of, sums_of
+from benchmark.records.sources import own_names
 
 ROUNDING = 1e-5  # committed copies have six significant digits
 SIX_DIGITS = 2e-6  # tolerance for a fraction with six significant digits, slightly more than its rounding error

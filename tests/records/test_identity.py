@@ -29,9 +29,10 @@ from benchmark.models.build import Model
 from benchmark.records import identity
 from benchmark.records.collect import read_records
 from benchmark.records.copies import read_copy, write_reference
-from benchmark.records.identity import changed_inputs, source_hash
+from benchmark.records.identity import changed_inputs
 from benchmark.records.record import run_folder, stale_records
 from benchmark.records.run import run
+from benchmark.records.sources import source_hash
 from benchmark.sharing.verify import data_faults, retrain
 from sweeps.launcher import launch
 from sweeps.plan import plan_of_runs
@@ -383,7 +384,7 @@ def test_a_record_without_the_source_of_a_class_that_it_names_is_stale(tmp_path,
 
 def test_a_run_whose_record_could_not_name_a_source_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     results, experiment = tmp_path / "results", own_code(tmp_path)
-    monkeypatch.setattr("benchmark.records.identity.source_hash", lambda cls, module: None)
+    monkeypatch.setattr("benchmark.records.sources.source_hash", lambda cls, module: None)
     with pytest.raises(ConfigError, match="has no source"):
         run(experiment, results)
     assert not files_in(results)

@@ -32,8 +32,8 @@ from benchmark.errors import CannotWrite, ConfigError, DataError
 from benchmark.experiment import from_json
 from benchmark.federated.module import FederatedModule
 from benchmark.papers.own import DEFAULT
-from benchmark.records.identity import source_hash
 from benchmark.records.record import run_folder
+from benchmark.records.sources import source_hash
 from sweeps.storage import checked_place, storage_errors
 from sweeps.studies import DECLARED, Study, read_study, study_of_words
 from sweeps.tune import METRIC, Pruning, TuneWorker, open_study, summary_of, tune
