@@ -105,46 +105,86 @@ def scale(setting: Setting, profile: str) -> Scale:
     """Return the reduced setting of a line, which is the same for both data sets of the paper; "few"
     labels replace 250, and in section 4's setting of SVHN 100.
     """
-    reduced = reduced_settings("semifl")[profile]["section_4" if setting.N_s in SECTION_4 else "both"]
-    N_s = reduced.own["few" if setting.N_s in (250, min(SECTION_4)) else "many"]
-    labels = {"N_s": 10 if setting.N_s == "all" else N_s}
-    held = reduced.own["client_images"]
-    images = {"images": held + reduced.data["N_validation"] + labels["N_s"]} if held else {}
-    network = reduced.model.network if reduced.model else ""
-    least = {"min_size": reduced.own["least_images"]} if "Dir" in setting.partition else {}
-    scaled_down = replace(reduced, data={**reduced.data, **images, **labels}, partition=least)
+    table = reduced_settings("semifl")[profile]["section_4" if setting.N_s in SECTION_4 else "both"]
+    N_s = table.own["few" if setting.N_s in (250, min(SECTION_4)) else "many"]
+    reduced = _sized(table, setting, N_s)
     match setting.method:
         case "SemiFL":
-            scaled_down = replace(scaled_down, model=replace(experiment(setting).model, network=network))
-            # In the paper a client makes five passes, and with E = 1 one pass: a fifth of the steps that replace
-            # them.
-            return replace(scaled_down, T=max(1, scaled_down.T * setting.E // 5) if scaled_down.T else None)
-        case "Partially Supervised" | "Fully Supervised":  # the steps and learning rate of SemiFL's server
-            size = scaled_down.server_batch_size or scaled_down.batch_size
-            return replace(scaled_down, batch_size=size, T=scaled_down.T or 5 * N_s // (size or 1), optimizer=TABLE_5)
-        case method if isinstance(experiment(setting).method, Central):
-            # The paper's average of weights covers .1 % of its 2^20 steps; this one covers 1 % of the steps or more.
-            fields = {"unlabelled_ratio": 1, "ema": 0.95}
-            if method == "MixMatch":  # the paper reaches the weight of 100 after 16,384 steps, and this cell at once;
-                fields["unlabelled_weight"] = 10.0  # digits, seed 50: 26 % with 100, and 89 % with 10
-            model = Model(network=network, norm="bn")
-            T = scaled_down.T or N_s
-            optimizer = Optimizer(schedule=Cosine(c=0.4375))
-            return replace(scaled_down, T=T, model=model, method=fields, optimizer=optimizer)
-        case "FedMatch" | "FedRGD":  # as in SSFL's own reduced settings
-            model = Model(network=network, norm="gn", norm_groups=4)
-            T = scaled_down.T or 16
-            for_fedrgd = Optimizer(lr=0.02, schedule=Cosine(c=0.4375)) if setting.method == "FedRGD" else None
-            return replace(scaled_down, model=model, T=T, optimizer=for_fedrgd)
+            return _of_semifl(reduced, setting)
+        case "Partially Supervised" | "Fully Supervised":
+            return _of_supervised(reduced, N_s)
+        case "FedMatch" | "FedRGD":
+            return _as_in_ssfl(reduced, setting)
         case "HeteroFL":
-            return scaled_down
-    # A network without norm, and the paper's share of SemiFL's rounds.
-    rounds = setting.rounds * (scaled_down.rounds or 1) // 800
-    scaled_down = replace(scaled_down, model=Model(network=network, norm="none"), rounds=rounds)
-    if setting.method == "LG-FedAvg":
-        last = Evaluation(every=max(1, rounds // 9))
-        return replace(scaled_down, method={"fedavg_rounds": rounds * 8 // 9}, evaluation=last)
-    return scaled_down
+            return reduced
+    if isinstance(experiment(setting).method, Central):
+        return _of_central(reduced, setting, N_s)
+    return _of_supervised_federation(reduced, setting)
+
+
+def _sized(table: Scale, setting: Setting, N_s: int) -> Scale:
+    """Return the reduced setting with the labels of the line and the images that clients have, if it limits them."""
+    labels = {"N_s": 10 if setting.N_s == "all" else N_s}
+    held = table.own["client_images"]
+    images = {"images": held + table.data["N_validation"] + labels["N_s"]} if held else {}
+    least = {"min_size": table.own["least_images"]} if "Dir" in setting.partition else {}
+    return replace(table, data={**table.data, **images, **labels}, partition=least)
+
+
+def _network(reduced: Scale) -> str:
+    """Return the network that replaces the paper's, or "" if the paper's own is used."""
+    return reduced.model.network if reduced.model else ""
+
+
+def _of_semifl(reduced: Scale, setting: Setting) -> Scale:
+    """Return the scale with the line's norm.
+
+    In the paper a client makes five passes, and with E = 1 one pass: a fifth of the steps that replace them.
+    """
+    model = replace(experiment(setting).model, network=_network(reduced))
+    return replace(reduced, model=model, T=max(1, reduced.T * setting.E // 5) if reduced.T else None)
+
+
+def _of_supervised(reduced: Scale, N_s: int) -> Scale:
+    """Return the scale with the batches, steps and learning rate of SemiFL's server."""
+    size = reduced.server_batch_size or reduced.batch_size
+    return replace(reduced, batch_size=size, T=reduced.T or 5 * N_s // (size or 1), optimizer=TABLE_5)
+
+
+def _of_central(reduced: Scale, setting: Setting, N_s: int) -> Scale:
+    """Return the scale of a centralised method."""
+    # The paper's average of weights covers .1 % of its 2^20 steps; this one covers 1 % of the steps or more.
+    fields = {"unlabelled_ratio": 1, "ema": 0.95}
+    if setting.method == "MixMatch":
+        # The paper reaches the weight of 100 after 16,384 steps, and this cell at once; digits, seed 50: 26 % with
+        # 100, and 89 % with 10.
+        fields["unlabelled_weight"] = 10.0
+    return replace(
+        reduced,
+        T=reduced.T or N_s,
+        model=Model(network=_network(reduced), norm="bn"),
+        method=fields,
+        optimizer=Optimizer(schedule=Cosine(c=0.4375)),
+    )
+
+
+def _as_in_ssfl(reduced: Scale, setting: Setting) -> Scale:
+    """Return the scale of FedMatch or FedRGD as in SSFL's own reduced settings."""
+    model = Model(network=_network(reduced), norm="gn", norm_groups=4)
+    for_fedrgd = Optimizer(lr=0.02, schedule=Cosine(c=0.4375)) if setting.method == "FedRGD" else None
+    return replace(reduced, model=model, T=reduced.T or 16, optimizer=for_fedrgd)
+
+
+def _of_supervised_federation(reduced: Scale, setting: Setting) -> Scale:
+    """Return the scale of a method for labelled clients: a network without norm, and the paper's share of SemiFL's
+    rounds.
+    """
+    rounds = setting.rounds * (reduced.rounds or 1) // 800
+    reduced = replace(reduced, model=Model(network=_network(reduced), norm="none"), rounds=rounds)
+    if setting.method != "LG-FedAvg":
+        return reduced
+    evaluation = Evaluation(every=max(1, rounds // 9))
+    return replace(reduced, method={"fedavg_rounds": rounds * 8 // 9}, evaluation=evaluation)
 
 
 def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
