@@ -238,13 +238,12 @@ class ClaimRow:
             return f"{start}. {' '.join(self.so_far)}" if self.so_far else "No seed has all of its cells yet."
         if self.claim.endpoint == "arithmetic":
             return f"{metric}: the difference is {self.estimate}. It is counted."
-        is_judged = judged.is_decided or judged.verdict == "undecided"
-        seeds = "confirmatory seed" if is_judged else "exploratory seed"
+        seeds = "confirmatory seed" if judged.is_judged else "exploratory seed"
         what = f"{self.estimate}, {self.interval}, over {count(judged.n, seeds)}."
         text = f"{'' if judged.is_decided else 'Not decided. '}{start}: the Hodges-Lehmann estimate is {what}"
         if judged.waits_for:
             return f"{text} It waits for {judged.waits_for}, a primary claim before it."
-        return text if is_judged else f"{text} Exploratory seeds are not judged."
+        return text if judged.is_judged else f"{text} Exploratory seeds are not judged."
 
     @property
     def brief(self) -> str:
@@ -261,7 +260,7 @@ class ClaimRow:
         quantity = f"{metric} ({self.topic})" if claim.endpoint in ("speed", "spread") else metric
         level = f"{math.floor(1000 * judged.level) / 10:.1f} %"
         interval = f", {level} interval {self.interval_of(seen)}" if seen and seen.interval else ""
-        kind = "" if judged.is_decided or judged.verdict == "undecided" else ", exploratory"
+        kind = "" if judged.is_judged else ", exploratory"
         over_all = judged.over_all
         more = f"; {amount(claim, over_all.value)} over all {over_all.n} seeds" if over_all else ""
         return f"{quantity} {self.scope}: {self.estimate}{interval} (n = {judged.n}{kind}){more}."

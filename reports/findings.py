@@ -30,7 +30,6 @@ from reports.sentences import IN_PART, STATUSES, Sentence, sentences_of
 MAIN = Path(__file__).with_name("findings.toml")
 IN_FULL = "findings_in_full.md"  # the page with all main sentences, beside findings.md
 RULES = "\n## How claims are judged\n"  # the heading in templates/findings_in_full.md
-SMALL = {"demo", "laptop", "gpu"}  # profiles that reduce the published setting
 SENTENCES, QUESTIONS = "sentences of the papers", "questions of ours"
 REMARKS = {  # on the sentences of a status, if there are any
     IN_PART: "In part: other contrasts of the sentence, or more clients that it is about, are not decided.",
@@ -179,14 +178,14 @@ def scale_text(every: Sequence[ItemResults]) -> str:
     total = profiles.total()
     if not total:
         return "Nothing has been run yet."
-    reduced = sum(number for profile, number in profiles.items() if profile in SMALL)
+    reduced = sum(number for profile, number in profiles.items() if profile != "paper")
     if not reduced:
         return "Every run has a published setting."
     profile_of_verdict = []
     for reported in every:
         trained = [row for row in reported.judged if row.is_decided and row.claim.endpoint != "arithmetic"]
         profile_of_verdict += [reported.item.profile] * len(trained)
-    at_scale = sum(profile not in SMALL for profile in profile_of_verdict)
+    at_scale = sum(profile == "paper" for profile in profile_of_verdict)
     what = "other or smaller images, smaller networks, fewer rounds"
     runs = f"{reduced:,} of {total:,} runs are in reduced settings: {what}"
     if not profile_of_verdict:
@@ -199,7 +198,7 @@ def scale_text(every: Sequence[ItemResults]) -> str:
 
 
 def runs_by_profile(every: Sequence[ItemResults]) -> Counter[str]:
-    """Count the runs of the papers and comparisons by the profile of their table, each run once."""
+    """Count the runs by the profile of their table, each run once; runs of no table have the profile "custom"."""
     profiles: dict[tuple[str, int], str] = {}
     for reported in every:
         for run in reported.runs:

@@ -23,7 +23,13 @@ from reports.provenance import flat
 from reports.tables import Table, TableEntry, table_of
 
 PARTS = Path(__file__).with_name("released_code.toml")
-SAYS = {"holds": "present", "contradicted": "reversed", "no effect of interest": "inert", "undecided": "undecided"}
+SAYS = {
+    "holds": "present",
+    "contradicted": "reversed",
+    "no effect of interest": "inert",
+    "no room": "no room",
+    "undecided": "undecided",
+}
 HEADS = ("Method", "Way", "Verdict", "Difference", "Seeds", "With", "Without")
 Claims: TypeAlias = Mapping[tuple[str, str, str], Judged]  # profile, key of the better cell, key of the other
 
@@ -76,7 +82,7 @@ def _claims(every: Iterable[ItemResults]) -> Claims:
             keys = {weight: key for key, weight in contrasts[0]}
             of_ends = claim.metric == ACCURACY and claim.endpoint in ("last", "end") and claim.form != "comparable"
             weights = sorted(weight for terms in contrasts for _, weight in terms)
-            if of_ends and judged.verdict in SAYS and weights == [-1, 1]:
+            if of_ends and judged.is_judged and weights == [-1, 1]:
                 claims[reported.item.profile, keys[1.0], keys[-1.0]] = judged
     return claims
 

@@ -206,6 +206,10 @@ class Claim(Checked):
         super().__post_init__()
         if not self.labels:
             raise ConfigError("a claim needs a contrast of cells; write contrast = { A = 1, B = -1 }")
+        if self.contrasts[1:] and self.form not in ("every", "order"):
+            raise ConfigError(
+                f'form {self.form!r} has one contrast, but this claim has {len(self.contrasts)}; write form = "every"'
+            )
         if self.endpoint not in ENDPOINTS and not LAST_ROUNDS.fullmatch(self.endpoint):
             raise ConfigError(f"unknown endpoint {self.endpoint!r}; {nearest(self.endpoint, (*ENDPOINTS, 'last_100'))}")
         check_metrics([self.metric])

@@ -211,16 +211,22 @@ def _values_by_cell(claim: Claim, results: Mapping[str, CellResult]) -> dict[str
 
     A metric without a worst value has no value at the seeds of diverged runs.
     """
-    has_worst = claim.endpoint in ("last", "end", "speed", "collapse") or LAST_ROUNDS.fullmatch(claim.endpoint)
     values: dict[str, Mapping[int, float]] = {}
     for label, result in results.items():
         values[label] = result.values
         if claim.endpoint == "reached":
             never = never_reached(result.cell.experiment.federation.rounds)
             values[label] = {**result.values, **dict.fromkeys(result.diverged, never)}
-        elif claim.metric in HIGHER_IS_BETTER and has_worst:
+        elif has_worst_value(claim):
             values[label] = {**result.values, **dict.fromkeys(result.diverged, WORST)}
     return values
+
+
+def has_worst_value(claim: Claim) -> bool:
+    """Return whether a run that diverged has the worst value, 0, for this metric and endpoint."""
+    endpoint = claim.endpoint
+    of_accuracies = endpoint in ("last", "end", "speed", "collapse") or LAST_ROUNDS.fullmatch(endpoint) is not None
+    return of_accuracies and claim.metric in HIGHER_IS_BETTER
 
 
 def _begun_otherwise(item: Item, records: Records, assigned: Assignment) -> dict[int, str]:

@@ -43,7 +43,7 @@ from scipy.special import betaincinv
 from benchmark.papers.computed import COMPUTED
 from benchmark.papers.item import CONFIRMING, Claim, ClaimFamily, Item
 from benchmark.verdicts.cell_results import Records, cell_result
-from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, gather_evidence
+from benchmark.verdicts.evidence import Evidence, gather_evidence, has_worst_value
 from benchmark.verdicts.families import SeedBlock, assignments
 from benchmark.verdicts.looks import Detectable, detectable, errors, smallest_look
 from benchmark.verdicts.rule import EQUIVALENCE, FAMILY_ERROR, LOOKS, RUNS_FALL
@@ -55,6 +55,7 @@ Verdict: TypeAlias = Literal[
 ]
 REJECTIONS = ("holds", "contradicted")  # their share of the error goes to other claims
 DECIDED = (*REJECTIONS, "no effect of interest")
+JUDGED = (*DECIDED, "no room", "undecided")  # verdicts over confirmatory seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +113,11 @@ class Judged:
     @property
     def is_decided(self) -> bool:
         return self.verdict in DECIDED
+
+    @property
+    def is_judged(self) -> bool:
+        """Return whether the estimate is over confirmatory seeds, or counted."""
+        return self.verdict in JUDGED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,18 +376,18 @@ def _counted(item: Item, records: Records, claim: Claim) -> Judged:
     absent = [label for label in claim.labels if label not in values]
     if absent:
         return Judged(claim=claim, verdict="not judged yet", reason=f"{absent[0]} has no value yet")
-    least = min(contrast(coefficients, values)[0] for coefficients in claim.contrasts)
+    smallest = min(contrast(coefficients, values)[0] for coefficients in claim.contrasts)
     if claim.form == "comparable":
-        holds = abs(least) <= claim.least
+        holds = abs(smallest) <= claim.least
         counted = "within +-" if holds else "outside +-"
     else:
-        holds = least >= claim.least
+        holds = smallest >= claim.least
         counted = "at least " if holds else "less than "
     return Judged(
         claim=claim,
         verdict="holds" if holds else "contradicted",
         reason=f"counted, {counted}{in_unit(claim.metric, claim.least)}",
-        at_look=Estimate(value=least, n=1),
+        at_look=Estimate(value=smallest, n=1),
         level=1.0,
     )
 
@@ -434,7 +440,13 @@ def without_room(verdict: Verdict, claim: Claim) -> Verdict:
 def _diverged_in_words(evidence: Evidence) -> str:
     if not evidence.diverged:
         return ""
-    counts = "counted as accuracy 0" if evidence.claim.metric in HIGHER_IS_BETTER else "left out"
+    claim = evidence.claim
+    if claim.endpoint == "reached":
+        counts = "counted as never reaching it"
+    elif claim.endpoint == "collapse":
+        counts = "counted as collapsed"
+    else:
+        counts = "counted as 0" if has_worst_value(claim) else "left out"
     return f"; diverged and {counts}: {', '.join(evidence.diverged)}"
 
 

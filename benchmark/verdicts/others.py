@@ -13,11 +13,9 @@ from benchmark.methods.central import Central
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import CONFIRMING, PILOTS, Claim, Item
 from benchmark.verdicts.cell_results import Records, cell_result
-from benchmark.verdicts.judge import DECIDED, Judged, Verdict
+from benchmark.verdicts.judge import Judged, Verdict
 from benchmark.verdicts.signed_ranks import typical
 from benchmark.verdicts.statistics import contrast, in_unit
-
-SAID = (*DECIDED, "no room", "undecided")  # verdicts of claims that were judged
 
 
 class Place(Protocol):
@@ -67,7 +65,7 @@ def _other(place: Place, cells: Mapping[str, float], claim: Claim) -> list[Other
     values = confirmed or [value for seed, value in by_seed.items() if seed in PILOTS]
     if not values:
         return []
-    verdicts = [one.verdict for one in place.judged if one.claim.contrasts == (cells,) and one.verdict in SAID]
+    verdicts = [one.verdict for one in place.judged if one.claim.contrasts == (cells,) and one.is_judged]
     return [
         Other(
             item=item.name,

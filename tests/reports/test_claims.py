@@ -50,6 +50,16 @@ def test_pilots_are_shown_on_the_page_of_claims_with_a_link_and_decide_nothing(t
     assert row.page in page.links()
 
 
+def test_a_judged_claim_without_room_has_confirmatory_seeds() -> None:
+    """Equal cells at .99, margin one point: .01 of room above them is less than four margins."""
+    item = pair()
+    ends = [0.99 + 0.0002 * (-1) ** seed for seed in range(24)]
+    row = found((item, begun_under(item, accuracies([(item.cells[0], ends), (item.cells[1], [0.99] * 24)], first=100))))
+    assert (row.judged.verdict, row.judged.n, row.judged.is_judged) == ("no room", 24, True)
+    assert "confirmatory seeds" in row.finding and "xploratory" not in row.finding + row.brief
+    assert "xploratory" in found(pilots()).brief and not found(pilots()).judged.is_judged
+
+
 def test_a_decided_claim_has_its_numbers_and_one_on_collapse_without_a_seed_is_not_run(tmp_path: Path) -> None:
     """Differences .100 to .108: the middle is 10.40 points. What the pages say of it is in the snapshots."""
     item, records = confirmed()

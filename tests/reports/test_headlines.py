@@ -63,3 +63,5 @@ def test_the_front_page_says_its_scale_and_is_short(tmp_path: Path) -> None:
     paper = replace(item, profile="paper")
     assert "reduced" not in scale_text([ItemResults(paper, records)])
     assert "reduced" in scale_text([ItemResults(item, records)])
+    own = replace(item, name="mine/runs", profile="custom", claims=())  # as "Your runs"
+    assert "reduced" in scale_text([ItemResults(own, records)])

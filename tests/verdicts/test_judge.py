@@ -218,9 +218,36 @@ def test_a_diverged_run_counts_with_the_worst_accuracy():
     up: list[float | None] = [0.5 + d for d in GOOD[:9]]
     seen = judge(item, accuracies([(a, up), (b, [None, *[0.5] * 8])], first=100))[0]
     assert (seen.verdict, seen.n, seen.diverged) == ("holds", 9, ("b seed 100",))
-    assert seen.reason.endswith("diverged and counted as accuracy 0: b seed 100")
+    assert seen.reason.endswith("diverged and counted as 0: b seed 100")
     lost = accuracies([(a, [None, None, *up[2:]]), (b, [0.5] * 9)], first=100)
     assert judge(item, lost)[0].verdict == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        ({"endpoint": "end"}, "counted as 0"),
+        ({"endpoint": "collapse"}, "counted as collapsed"),
+        ({"endpoint": "reached", "metric": "rounds_to/0.4"}, "counted as never reaching it"),
+        ({"endpoint": "spread"}, "left out"),
+        ({"endpoint": "throughout"}, "left out"),
+        ({"metric": "pseudo/kept"}, "left out"),
+    ],
+)
+def test_the_reason_says_how_a_diverged_run_counts(claim: dict[str, str], words: str):
+    """As it does: "left out" if and only if its seed can never count."""
+    item = pair(**claim)
+    up: list[float | None] = [0.5 + d for d in GOOD[:9]]
+    (seen,) = judge(item, accuracies([(item.cells[0], up), (item.cells[1], [None, *[0.5] * 8])], first=100))
+    assert f"diverged and {words}: b seed 100" in seen.reason
+    assert seen.evidence is not None and (100 in seen.evidence.gaps) == (words == "left out")
+
+
+def test_a_comparison_of_two_cells_has_one_contrast():
+    """If one of several were enough, two equal cells would hide that a third differs."""
+    for form in ("comparable", "improves", "trend"):
+        with pytest.raises(ConfigError, match="every"):
+            three(form, GOOD[:9], GOOD[:9])
 
 
 def with_bound(a: list[float], labels_alone: list[float], **claim: Any) -> tuple[Item, Records]:
