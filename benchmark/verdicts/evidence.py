@@ -49,8 +49,6 @@ class Evidence:
     below: tuple[str, ...] = ()  # cells with a median run that ends below the supervised baseline
     caveats: tuple[str, ...] = ()  # phrases that a reader should see before the verdict
     gaps: Mapping[int, str] = field(default_factory=dict)  # confirmatory seed that can never count -> reason
-    # Seed that lacks runs -> the device that must train them.
-    devices: Mapping[int, str] = field(default_factory=dict)
     room: float | None = None  # see room.py
     lacks_room: str = ""  # a phrase if the room is less than four margins
     hash: str = ""
@@ -75,11 +73,6 @@ class Evidence:
         that can never count.
         """
         return min(self.gaps, default=self.block.seeds.stop) - self.block.first
-
-    def reachable_on(self, device: str) -> int:
-        """Return `reachable` if only this kind of device trains ("a CPU", "NVIDIA H200")."""
-        elsewhere = [seed for seed, needed in self.devices.items() if needed != device]
-        return min([*self.gaps, *elsewhere], default=self.block.seeds.stop) - self.block.first
 
     @property
     def _seeds(self) -> list[int]:
@@ -145,7 +138,6 @@ def gather_evidence(item: Item, records: Records, assigned: Assignment) -> Evide
         below=below,
         caveats=caveats,
         gaps=gaps,
-        devices=computed.devices,
         room=room,
         lacks_room=shortage(room, claim),
         hash=assigned.hash,

@@ -470,8 +470,7 @@ def next_look(judged: Judged, reachable: int) -> int:
     """Return the number of seeds of the smallest look that can decide an open claim, or 0 without
     such a look.
 
-    `reachable` is the largest number of seeds that can be judged (`Evidence.reachable`, or
-    `reachable_on` a kind of device).
+    `reachable` is the largest number of seeds that can be judged (`Evidence.reachable`).
     """
     alike = judged.claim.form == "comparable"
     return smallest_look(judged.error, judged.looks, alike=alike, reachable=reachable)

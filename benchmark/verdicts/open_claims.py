@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from benchmark.papers.item import Item
 from benchmark.records.record import Records
 from benchmark.verdicts.cell_results import counted
-from benchmark.verdicts.evidence import gaps_in_words
-from benchmark.verdicts.judge import Judged, judge, next_look
+from benchmark.verdicts.judge import Judged, judge
 
 
 def decided_cells(item: Item, records: Records) -> set[str]:
@@ -18,40 +17,19 @@ def decided_cells(item: Item, records: Records) -> set[str]:
     return {cell.cell_key for cell in item.cells if cell.label in labels}
 
 
-def could_decide(items: Iterable[Item], records: Records, device: str = "") -> dict[int, int]:
-    """Return `looks_of` for the items' claims, without items that still wait for trials.
-
-    `device` is the kind of device that trains, such as "a CPU" or "NVIDIA H200"; if it is empty,
-    any device that a seed needs is available.
-    """
+def could_decide(items: Iterable[Item], records: Records) -> dict[int, int]:
+    """Return `looks_of` for the items' claims, without items that still wait for trials."""
     ready = [item for item in items if not item.choices]
-    return looks_of((judged for item in ready for judged in judge(item, counted(item, records))), device)
+    return looks_of(judged for item in ready for judged in judge(item, counted(item, records)))
 
 
-def looks_of(claims: Iterable[Judged], device: str = "") -> dict[int, int]:
+def looks_of(claims: Iterable[Judged]) -> dict[int, int]:
     """Return, per number of seeds, for how many open claims this interim analysis is the first that can decide them.
 
     Claims are left out if they are decided, judged in a different item, counted, or past their last
-    interim analysis, or if their next one includes a seed that can never count. With a kind of
-    device, claims with a seed that needs a different device are also left out.
+    interim analysis, or if their next one includes a seed that can never count.
     """
-    looks = (could_decide_on(judged, device) for judged in claims)
-    return dict(sorted(Counter(look for look in looks if look).items()))
-
-
-def could_decide_on(judged: Judged, device: str) -> int:
-    """Return `Judged.could_decide` if only this kind of device trains; with an empty name, any device trains."""
-    if not device or not judged.could_decide or judged.evidence is None:
-        return judged.could_decide
-    return next_look(judged, judged.evidence.reachable_on(device))
-
-
-def gaps_of(items: Iterable[Item], records: Records) -> dict[str, list[str]]:
-    """Return, per claim, phrases about its seeds that can never count; only open claims with such
-    seeds are included.
-    """
-    judged = [one for item in items if not item.choices for one in judge(item, counted(item, records))]
-    return {one.claim.name: gaps_in_words(one.gaps) for one in judged if one.gaps and not one.is_decided}
+    return dict(sorted(Counter(judged.could_decide for judged in claims if judged.could_decide).items()))
 
 
 def looks_in_words(looks: Mapping[int, int]) -> str:

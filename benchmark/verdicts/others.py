@@ -15,7 +15,7 @@ from benchmark.papers.item import CONFIRMING, PILOTS, Claim, Item
 from benchmark.verdicts.cell_results import Records, cell_result
 from benchmark.verdicts.judge import Judged, Verdict
 from benchmark.verdicts.signed_ranks import typical
-from benchmark.verdicts.statistics import contrast, in_unit
+from benchmark.verdicts.statistics import contrast
 
 
 class Place(Protocol):
@@ -87,22 +87,3 @@ def numbers(item: Item, labels: Collection[str], name: str) -> tuple[int, ...]:
     experiments = [cell.experiment for cell in item.cells if cell.label in labels]
     federations = [e.federation for e in experiments if not isinstance(e.method, ServerOnly | Central)]
     return tuple(sorted({getattr(federation, name) for federation in federations}))
-
-
-def at_largest_K(judged: Judged, item: Item, others: Sequence[Other]) -> str:
-    """Return the results at more clients than in the judged claim, as a phrase; empty if nothing ran there.
-
-    "contradicted at K = 10; not judged at K = 470, where runs show +30.0 points (n = 3,
-    exploratory)".
-    """
-    here = numbers(item, judged.claim.labels, "K")
-    largest = max((other for other in others if other.K), key=lambda other: max(other.K), default=None)
-    if not here or largest is None or max(largest.K) <= max(here):
-        return ""
-    seen = in_unit(judged.claim.metric, largest.estimate)
-    shown = f"{'' if seen.startswith('-') else '+'}{seen} (n = {largest.n}"
-    shown += ")" if largest.confirmatory else ", exploratory)"
-    at, there = f"{judged.verdict} at K = {max(here)}", f"K = {max(largest.K)}"
-    if largest.verdict is None:
-        return f"{at}; not judged at {there}, where runs show {shown}"
-    return f"{at}; {largest.verdict} at {there}: {shown}"

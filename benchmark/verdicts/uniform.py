@@ -126,7 +126,6 @@ class Uniform:
 
     runs: dict[str, dict[int, RunRecord]]
     gaps: dict[int, str] = field(default_factory=dict)  # seed that can never count -> reason
-    devices: dict[int, str] = field(default_factory=dict)  # seed that lacks runs -> the device that must train them
 
 
 def uniform(runs: Mapping[str, Runs], contrasts: Sequence[Iterable[str]], seeds: range, metric: str) -> Uniform:
@@ -152,8 +151,6 @@ def uniform(runs: Mapping[str, Runs], contrasts: Sequence[Iterable[str]], seeds:
             origins = {label: origin_of(run, metric) for label, run in alike.items()}
             if len(given) == len(set(labels)):
                 chain.append(origins)
-            else:
-                found.devices.setdefault(seed, next(iter(origins.values())).device)
         for label, run in chosen.items():
             found.runs[label][seed] = run
     return found

@@ -8,7 +8,7 @@ import pytest
 from benchmark.papers.item import Elsewhere, Item
 from benchmark.verdicts.cell_results import Records
 from benchmark.verdicts.judge import Judged, judge
-from benchmark.verdicts.others import at_largest_K, others_of
+from benchmark.verdicts.others import others_of
 from benchmark.verdicts.spread import comes_out_again, machine_share, pairs, spread_at, spread_per_run
 from tests.reports.fakes import accuracies, begun_under, gained, pair
 
@@ -73,16 +73,11 @@ def test_what_runs_at_more_clients_say_stands_beside_the_verdict():
     small = at(pair(elsewhere=(Elsewhere(item="toy/more", contrast={"a": 1.0, "b": -1.0}),)), 10)
     large = replace(at(pair(), 470), name="toy/more")
     (one,) = judge(small, gained(small, -0.3, 9))
-    assert others_of(one, {}) == [] and at_largest_K(one, small, []) == ""
+    assert others_of(one, {}) == []
     pilots = Place(large, gained(large, 0.3, 3, first=0))
     (other,) = others_of(one, {"toy/more": pilots})
     assert (other.K, other.C, other.n, other.confirmatory, other.verdict) == ((470,), (2,), 3, False, None)
     assert other.estimate == pytest.approx(0.301)
-    said = at_largest_K(one, small, [other])
-    assert said.startswith("contradicted at K = 10; not judged at K = 470, where runs show +30.1 points")
     confirmed = Place(large, gained(large, 0.3, 9))
     (other,) = others_of(one, {"toy/more": confirmed})
     assert (other.n, other.confirmatory, other.verdict) == (9, True, "holds")
-    assert "; holds at K = 470" in at_largest_K(one, small, [other])
-    (turned,) = judge(large, confirmed.records)
-    assert at_largest_K(turned, large, [replace(other, K=(10,))]) == ""  # fewer clients than here

@@ -62,16 +62,13 @@ def test_a_metric_that_was_not_measured_and_a_run_of_earlier_claims_are_gaps():
     assert list(seen.gaps) == [104] and (seen.n, seen.could_decide) == (4, 0)
 
 
-def test_a_seed_that_lacks_runs_says_which_device_has_to_train_them():
+def test_a_seed_that_lacks_runs_is_no_gap():
     """a has run on a card, b not at all: nothing is lost, if the card trains b."""
     item = pair()
     records = changed(gained(item, 0.0, 9), item.cells[0].cell_key, range(100, 109), **GPU)
     del records[item.cells[1].cell_key]
     (seen,) = judge(item, records)
-    assert seen.gaps == {} and seen.evidence is not None
-    assert set(seen.evidence.devices.values()) == {"NVIDIA H200"} and seen.could_decide == 9
-    assert (seen.evidence.reachable_on("a CPU"), seen.evidence.reachable_on("NVIDIA H200")) == (0, 100)
-    assert (could_decide([item], records, "a CPU"), could_decide([item], records, "NVIDIA H200")) == ({}, {9: 1})
+    assert seen.gaps == {} and seen.could_decide == 9
 
 
 def test_a_second_copy_on_the_other_device_fills_the_gap():
