@@ -132,7 +132,7 @@ def gather_evidence(item: Item, records: Records, assigned: Assignment) -> Evide
     return Evidence(
         claim=claim,
         differences=_differences(claim, values, collapsed),
-        results=results,
+        results={label: replace(result, values=values[label]) for label, result in results.items()},
         collapsed=collapsed,
         diverged=tuple(f"{label} seed {seed}" for label, result in results.items() for seed in result.diverged),
         below=below,

@@ -60,6 +60,16 @@ def test_a_judged_claim_without_room_has_confirmatory_seeds() -> None:
     assert "xploratory" in found(pilots()).brief and not found(pilots()).judged.is_judged
 
 
+def test_the_table_of_seeds_has_the_values_that_are_judged() -> None:
+    """b diverged at the first seed and counts as 0: .5 - 0 = .5, and not a dash."""
+    item = pair()
+    records = accuracies([(item.cells[0], [0.5] * 9), (item.cells[1], [None, *[0.4] * 8])], first=100)
+    table = found((item, begun_under(item, records))).seeds
+    assert table is not None
+    lines = [[entry.line for entry in row.entries] for row in table.rows]
+    assert lines[:2] == [["seed 100", "50.00", "0.00", "+50.00"], ["seed 101", "50.00", "40.00", "+10.00"]]
+
+
 def test_a_decided_claim_has_its_numbers_and_one_on_collapse_without_a_seed_is_not_run(tmp_path: Path) -> None:
     """Differences .100 to .108: the middle is 10.40 points. What the pages say of it is in the snapshots."""
     item, records = confirmed()
