@@ -6,7 +6,6 @@ A submitted cell belongs to it if its experiment is equal in all of them; its me
 
 import functools
 import json
-import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from benchmark.papers import items as paper_items
 from benchmark.papers.item import ACCURACY, Cell
 from benchmark.papers.items import items
 from benchmark.records.record import RunRecord
-from benchmark.sharing.bundle import OURS, Bundle
+from benchmark.sharing.bundle import OURS
 from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, paired, summary
 from reports.costs_and_curves import costs_of
@@ -31,11 +30,11 @@ from reports.formatting import NONE, cell_address, count, difference_interval, m
 from reports.item_results import ItemResults
 from reports.paper_table import best_of
 from reports.provenance import code_versions
+from reports.submissions import Submission
 from reports.tables import Column, Table, TableEntry, row_of, table_of
 from sweeps.status import in_words
 
 NOBODY = "nobody yet"
-BEST_OF = re.compile(r"best of (\d+) on held-out labels")  # the note of a cell that trials chose (`Choice.cell`)
 SHARED = ("data", "partition", "model", "federation", "precision")  # parts of an experiment that an environment fixes
 HEADS = (
     Column(name="Method", left=True),
@@ -106,13 +105,13 @@ def shown_environments() -> list[BoardEnvironment]:
     ]
 
 
-def board_values(every: Sequence[ItemResults], sent: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the content of the page. `sent`: the accepted submissions as `reports.pages.bundles` returns them."""
+def board_values(every: Sequence[ItemResults], submissions: Sequence[Submission]) -> dict[str, Any]:
+    """Return the content of the page."""
     known = {(reported.item.name, reported.item.profile): reported for reported in every}
     parts = []
     for environment in shown_environments():
         reported = known.get((environment.item, environment.profile)) or _without_runs(environment)
-        rows = rows_of_environment(environment, reported, sent)
+        rows = rows_of_environment(environment, reported, submissions)
         if rows:
             table = board_table(environment, rows)
             parts.append(
@@ -127,7 +126,7 @@ def _without_runs(environment: BoardEnvironment) -> ItemResults:
 
 
 def rows_of_environment(
-    environment: BoardEnvironment, reported: ItemResults, sent: Sequence[Mapping[str, Any]]
+    environment: BoardEnvironment, reported: ItemResults, submissions: Sequence[Submission]
 ) -> list[BoardRow]:
     """Return this suite's rows with at least one finished run, and the rows of submissions; the best mean first."""
     results = [result for result in reported.results.values() if environment.has(result.cell)]
@@ -136,8 +135,8 @@ def rows_of_environment(
     keys = {environment_key(to_json(cell.experiment)) for cell in cells}
     example = next((cell.experiment for cell in cells if method_of(cell) == environment.reference), None)
     if example is not None:
-        for values in sent:
-            rows += _sent_rows(values, keys, example)
+        for submission in submissions:
+            rows += _sent_rows(submission, keys, example)
     return sorted(rows, key=lambda row: (not row.competes, -_mean(row), row.method))
 
 
@@ -168,7 +167,6 @@ def key_of_record(record: RunRecord, example: Experiment) -> str | None:
 
 
 def _own_row(result: CellResult) -> BoardRow:
-    found = BEST_OF.search(result.cell.note)
     again: dict[str, int] = {}
     for run in result.runs:
         for device in {copy.trained_by[1] for copy in run.copies}:
@@ -181,7 +179,7 @@ def _own_row(result: CellResult) -> BoardRow:
         values=result.values,
         runs=finished,
         diverged=len(result.diverged),
-        trials=int(found[1]) if found else 0,
+        trials=result.cell.trials,
         by=OURS,
         verified=tuple(verified),
         href=cell_address(result),
@@ -189,9 +187,9 @@ def _own_row(result: CellResult) -> BoardRow:
     )
 
 
-def _sent_rows(values: Mapping[str, Any], keys: Collection[str], example: Experiment) -> list[BoardRow]:
+def _sent_rows(submission: Submission, keys: Collection[str], example: Experiment) -> list[BoardRow]:
     """Return the rows of a submission's cells in the environment with these keys."""
-    bundle: Bundle = values["bundle"]
+    bundle = submission.bundle
     rows = []
     for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1)):
         runs = [run for run in bundle.records if run.cell_key == key]
@@ -208,23 +206,23 @@ def _sent_rows(values: Mapping[str, Any], keys: Collection[str], example: Experi
                 diverged=len(diverged),
                 trials=bundle.card.get("trials"),
                 by=bundle.card["by"] or "not stated",
-                verified=_verified_by(values, bundle, key),
+                verified=_verified_by(submission, key),
                 href="submitted/index.html",
             )
         )
     return rows
 
 
-def _verified_by(values: Mapping[str, Any], bundle: Bundle, key: str) -> tuple[str, ...]:
+def _verified_by(submission: Submission, key: str) -> tuple[str, ...]:
     """Return a line on how many runs of the cell were trained again, by whom and on which hardware."""
     texts = []
     named: set[str] = set()
-    for check in values["noted"]["verified"]:
+    for check in submission.verified:
         own = [name for name in check["runs"] if f"/{key}/" in name]
         named.update(own)
         if own:
             texts.append(f"{check['by']} on {check['hardware']} ({count(len(own), 'run')})")
-    again, _ = bundle.split_seeds(key, values["noted"]["retrained"])
+    again, _ = submission.bundle.split_seeds(key, submission.retrained)
     if not named and again:
         texts.append(f"{OURS} ({count(len(again), 'run')})")
     return tuple(texts)

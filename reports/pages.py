@@ -1,23 +1,16 @@
 """Collect the values that the templates show: plain values, tables and pictures for each kind of page."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from operator import itemgetter
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmark.data.folder import public_name
-from benchmark.errors import DataError
 from benchmark.papers.item import UNTRAINED
 from benchmark.papers.items import ITEMS, VARIANT_OF, base_of
 from benchmark.papers.own import OWN
-from benchmark.records.seeds import seeds_text
-from benchmark.sharing.bundle import Bundle, check_bundle, noted, opened
-from benchmark.verdicts.cell_results import ACCURACY
-from benchmark.verdicts.statistics import summary
 from reports.claim_figures import claims_pictures
 from reports.claims import ClaimRow, rows_of
-from reports.entries import is_arena, is_published, mean_entry, method_of, notes_of
+from reports.entries import is_arena, is_published, method_of, notes_of
 from reports.findings import (
     QUESTIONS,
     SENTENCES,
@@ -28,13 +21,13 @@ from reports.findings import (
     statuses,
     statuses_in_words,
 )
-from reports.formatting import NONE, cell_address, count, points, shown
+from reports.formatting import NONE, cell_address, count, points
 from reports.headlines import headlines
 from reports.item_results import PAPERS, ItemResults, note_on_other_data
 from reports.leads import lead_text
 from reports.methods import property_table
 from reports.paper_table import frame_of
-from reports.provenance import code_versions, remarks, warnings
+from reports.provenance import code_versions, warnings
 from reports.published_table import unread_text
 from reports.rendering import MARKS
 from reports.sentences import Sentence, sentences_of, sentences_table
@@ -230,42 +223,3 @@ def result_sentences(reported: ItemResults) -> str:
 
 
 LEADING = 4  # decided claims at the beginning of the page of an item without primary claims
-HEADS = ("Result", "Method and data", "Trained again here", "Not trained again", "Accuracy (%)", "95 % interval", "n")
-
-
-def bundles(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the content of the page for each valid submission, and one line per submission that is invalid."""
-    values, troubles = [], []
-    for path in sorted(folder.glob("*.zip")):
-        try:
-            bundle, seen = opened(path), noted(path)
-            for fault in check_bundle(bundle, trusted=False, with_data=False)[0]:
-                raise DataError(fault)
-            table = table_of("submitted", "", HEADS, _bundle_rows(bundle, seen["retrained"]), words=4)
-            of_page = {"name": path.name, "table": table, "believed": seen["believed"]}
-            values.append({"bundle": bundle, "noted": seen, **of_page})
-        except DataError as error:
-            troubles.append(f"{folder.name}/{path.name}: {error}")
-    return values, troubles
-
-
-def _bundle_rows(bundle: Bundle, again: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield a row for each cell. A run's accuracy follows the run's selection rule; diverged runs are in no mean."""
-    for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1)):
-        runs = [run for run in bundle.records if run.cell_key == key]
-        selected = [run.selected(ACCURACY) for run in runs if run.status == "done"]
-        values = [value for value in selected if value is not None]
-        seen = summary(values) if values else None
-        interval = ", ".join(shown(ACCURACY, edge) for edge in seen.interval) if seen and seen.interval else ""
-        experiment = runs[0].experiment
-        data_notes = dict.fromkeys(run.data_note for run in runs if run.data_note)
-        trained_again, not_again = bundle.split_seeds(key, again)
-        yield (
-            TableEntry(text=label, below=(f"cell {key}", *remarks(runs, str(experiment.get("profile"))))),
-            TableEntry(text=experiment["method"]["kind"], below=(public_name(experiment["data"]["name"]), *data_notes)),
-            seeds_text(trained_again) if trained_again else NONE,
-            seeds_text(not_again) if not_again else NONE,
-            mean_entry(seen),
-            f"[{interval}]" if interval else NONE,
-            TableEntry(text=str(len(values)), below=(f"of {len(runs)} runs",) if len(values) < len(runs) else ()),
-        )

@@ -22,6 +22,7 @@ from benchmark.records.record import FINISHED, RunRecord
 from benchmark.sharing.bundle import OURS
 from reports.formatting import metric_name, unit_of
 from reports.item_results import ItemResults
+from reports.submissions import Submission
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,22 +77,20 @@ KEYS = {"runs": ("cell_key", "seed", "trained_by"), "rounds": (), "tables": ()}
 def write_release(
     every: Sequence[ItemResults],
     records: Iterable[RunRecord],
-    sent: Sequence[Mapping[str, Any]],
+    submissions: Sequence[Submission],
     folder: Path,
 ) -> list[Path]:
     """Write the release into the folder and return its files.
 
-    `every`: the tables; `records`: all records of this suite; `sent`: the accepted submissions, as
-    `reports.pages.bundles` returns them. Raise ConfigError without pyarrow, and CannotWrite.
+    `every`: the tables; `records`: all records of this suite; `submissions`: the accepted ones.
+    Raise ConfigError without pyarrow, and CannotWrite.
     """
     import pandas as pd  # slow to import, and only notebooks and this module need it
 
     owned = [(record, OURS, False) for record in records if record.status in FINISHED]
-    for values in sent:
-        bundle = values["bundle"]
-        again = set(values["noted"]["retrained"])
-        by = bundle.card["by"] or "not stated"
-        owned += [(record, by, f"{record.path}" in again) for record in bundle.records]
+    for sent in submissions:
+        by = sent.bundle.card["by"] or "not stated"
+        owned += [(record, by, f"{record.path}" in sent.retrained) for record in sent.bundle.records]
     frames = {
         "runs": pd.DataFrame([_run_row(*entry) for entry in owned]),
         "rounds": _rounds_frame(owned),

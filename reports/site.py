@@ -33,7 +33,7 @@ from reports.front import front_values
 from reports.in_processes import run_all
 from reports.item_results import PAPERS, ItemResults, Places, connect
 from reports.methods import by_kind, method_page, method_values, methods_table
-from reports.pages import bundles, claims_values, item_values, paper_values, tables_values
+from reports.pages import claims_values, item_values, paper_values, tables_values
 from reports.performance_page import with_cards, with_memory_order
 from reports.provenance import made_from
 from reports.records_page import records_values
@@ -41,6 +41,7 @@ from reports.released_code import released_table
 from reports.rendering import TEMPLATES, article, departures, page_file, render
 from reports.scales import scales_values
 from reports.ssfl_analysis import page as ssfl_analysis
+from reports.submissions import Submission, submissions_in
 from reports.tables import csv_of
 from reports.tuning import studies_in
 
@@ -72,7 +73,7 @@ def build(
     every = _distinct(shown)
     mine = [reported for reported in every if only is None or (reported.item.name, reported.item.profile) in only]
     studies, unread = studies_in(results / "studies") if results else ({}, [])
-    submissions, refused = bundles(results / SUBMITTED) if results else ([], [])
+    submissions, refused = submissions_in(results / SUBMITTED) if results else ([], [])
     places = places_of(every)
     site = _assets() | _tuning_files(studies) | _submission_files(submissions) | _methods(every, places)
     site[".nojekyll"] = b""  # GitHub Pages serves the folder as it is
@@ -88,7 +89,7 @@ def build(
 
 def build_board(shown: Sequence[tuple[Item, Records]], out: Path, results: Path) -> Path:
     """Write only the board's page under `out`, with links to pages that are there. Raise CannotWrite."""
-    submissions, _ = bundles(results / SUBMITTED)
+    submissions, _ = submissions_in(results / SUBMITTED)
     every = [ItemResults(item, records) for item, records in shown]
     site = _assets() | page_file(BOARD, BOARD, **board_values(every, submissions))
     _write(site, out, is_complete=False)
@@ -114,17 +115,17 @@ def _tuning_files(studies: Mapping[str, tuple[str, bytes]]) -> Files:
     return files | page_file("tuning.html", "tuning.html", studied=sentences)
 
 
-def _submission_files(submissions: Sequence[Mapping[str, Any]]) -> Files:
+def _submission_files(submissions: Sequence[Submission]) -> Files:
     """Return the page of all accepted submissions and the file of each; nothing without a submission."""
     if not submissions:
         return {}
-    files = page_file("submitted/index.html", "submitted.html", bundles=submissions)
-    return files | {f"submitted/{values['name']}": values["bundle"].content for values in submissions}
+    files = page_file("submitted/index.html", "submitted.html", submissions=submissions)
+    return files | {f"submitted/{sent.name}": sent.bundle.content for sent in submissions}
 
 
 def _overview_pages(
     every: Sequence[ItemResults],
-    submissions: Sequence[Mapping[str, Any]],
+    submissions: Sequence[Submission],
     results: Path | None,
     *,
     left_out: Sequence[str],

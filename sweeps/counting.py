@@ -22,7 +22,7 @@ from benchmark.experiment import Experiment
 from benchmark.federated.batches import JobBatches, LocalBatch, sources_of
 from benchmark.federated.environment import Environment, Part
 from benchmark.federated.evaluate import CHUNK
-from benchmark.federated.jobs import JobRunner, state_key_of
+from benchmark.federated.jobs import JobRunner
 from benchmark.federated.local import LocalModule
 from benchmark.federated.processes import CPU
 from benchmark.federated.trees import tree_bytes
@@ -269,7 +269,7 @@ class RoundCounter:
 
     def _fit(self, jobs: Sequence[Job], number: int) -> Iterator[Outcome]:
         for job in jobs:
-            private = self._kept.get(state_key_of(job))
+            private = self._kept.get(job.state_key)
             bytes_down = tree_bytes(job.receives, self._environment.tied)
             if job.key.client >= 0:
                 self._clients.add(job.key.client)
@@ -283,7 +283,7 @@ class RoundCounter:
             else:  # jobs of the server send nothing over the network
                 self._cost += replace(cost, bytes_up=0, bytes_down=0)
             if outcome.private is not None:
-                self._kept[state_key_of(job)] = outcome.private
+                self._kept[job.state_key] = outcome.private
             yield replace(outcome, key=job.key)
 
     def _kind(self, job: Job, number: int) -> Hashable:

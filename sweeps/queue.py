@@ -27,6 +27,7 @@ from benchmark.records.identity import changed_inputs
 from benchmark.records.record import FINISHED, RunRecord, read_run, run_folder
 from benchmark.records.run_lock import is_held
 from benchmark.verdicts.families import first_seed_of
+from benchmark.verdicts.uniform import STRICT_SINCE
 from sweeps.launcher import Launch
 from sweeps.plan import plan
 from sweeps.status import in_words
@@ -36,8 +37,6 @@ CUDA = "cuda"
 SHARE_TO_SAVE = 0.02  # unfinished runs are stopped, so that they save, this share of the time before its end
 # Runs that one card trains at the speed of a single run, as measured on an H200 (reports/performance.md).
 RUNS_IN_TURN, RUNS_UNDER_MPS = 3.0, 8.0
-# From this version of the rule on, the arms of a seed also share the processor type and torch's minor version.
-ONE_MACHINE_SINCE = 7
 LONGER = 0.1  # a run that is slower than expected is expected to need a further tenth of its time so far
 
 
@@ -292,7 +291,7 @@ class Timetable:
             for record in filter(None, records.values()):
                 there = Machine.of(record.manifest)
                 since = int(record.manifest.get("rule", {}).get("version", 0))
-                if there != here and since >= ONE_MACHINE_SINCE:
+                if there != here and since >= STRICT_SINCE:
                     was = f"{there.processor}, torch {there.torch}"
                     self.refused[unit] = f"some of its runs are from a different machine ({was})"
             for record in filter(None, map(self.shelf.here, missing)):

@@ -17,7 +17,6 @@ import torch
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.environment import Environment, prepare
-from benchmark.federated.jobs import state_key_of
 from benchmark.federated.stacked.engine import waves
 from benchmark.federated.stacked.kinds import Kind, Member, kind_of
 from benchmark.federated.stacked.runner import GroupRunner
@@ -41,7 +40,7 @@ class Examiner(GroupRunner):
         """Compare the kinds of these jobs, and return the outcome of one batch for each job."""
         kinds: dict[Kind, list[Member]] = defaultdict(list)
         for index, job in job_of.items():
-            begun = self._begin(index, job, number, copied(kept.get(state_key_of(job))), "train", ())
+            begun = self._begin(index, job, number, copied(kept.get(job.state_key)), "train", ())
             if isinstance(begun, Member):
                 kinds[kind_of(begun, self._environment.experiment.optimizer)].append(begun)
         for kind, members in kinds.items():
@@ -49,9 +48,9 @@ class Examiner(GroupRunner):
             self.reasons[kind.name] = self.counts.reasons.get(kind.name, "")
         outcomes = {}
         for index, job in job_of.items():
-            outcomes[index] = outcome = self.run(job, number, copied(kept.get(state_key_of(job))))
+            outcomes[index] = outcome = self.run(job, number, copied(kept.get(job.state_key)))
             if outcome.private is not None:
-                kept[state_key_of(job)] = outcome.private
+                kept[job.state_key] = outcome.private
         return outcomes
 
     def _training(self, job: Job, *arguments: Any, **named: Any) -> Any:

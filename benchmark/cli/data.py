@@ -69,11 +69,11 @@ def run_command(options: argparse.Namespace) -> None:
         print(json.dumps(description))
         return
     title = f"{data.name}: R = {description['R_realised']:.4f} (realised)"
-    table = Table("holder", *map(escape, (*data.classes, *data.unknown)), "all", title=escape(title))
+    table = Table("participant", *map(escape, (*data.classes, *data.unknown)), "all", title=escape(title))
     held = {f"client {n}": counts for n, counts in enumerate(description["counts"])}
     held |= {f"client {n}, labelled": counts for n, counts in enumerate(description.get("labelled_counts", ()))}
-    for holder, counts in {**held, "server": description["server_counts"]}.items():
-        table.add_row(holder, *map(str, counts), str(sum(counts)))
+    for participant, counts in {**held, "server": description["server_counts"]}.items():
+        table.add_row(participant, *map(str, counts), str(sum(counts)))
     # The console is wide enough for any table, because a number that is cut off would read as a different number.
     Console(width=10_000, soft_wrap=True).print(table)
     print(f"hash {description['hash']}")

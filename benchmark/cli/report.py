@@ -23,9 +23,9 @@ from reports.formatting import count
 from reports.front import write_findings
 from reports.item_results import ItemResults, connect
 from reports.own_items import ItemWithRecords, with_own
-from reports.pages import bundles
 from reports.release import write_release
 from reports.site import build, build_board
+from reports.submissions import submissions_in
 from sweeps.plan import plan, restricted
 
 COMMITTED = tuple(profile for profile in PROFILES if profile != "demo")  # profiles with committed copies of runs
@@ -112,13 +112,13 @@ def _release(options: argparse.Namespace) -> None:
     read = read_once(partial(read_records, troubles=troubles))
     results = on_disk(options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES, options.results, read)
     records = every_record(options.results, troubles)
-    sent, refused = bundles(options.results / SUBMITTED)
+    submissions, refused = submissions_in(options.results / SUBMITTED)
     for trouble in dict.fromkeys([*troubles, *refused]):
         print(f"fssl: left out: {trouble}", file=sys.stderr)
-    if not records and not sent:
+    if not records and not submissions:
         raise DataError(f"{options.results} contains no records; name a results folder: --results PATH")
     every = [ItemResults(item, records_of) for item, records_of in results]
-    print(*write_release(every, records, sent, options.release), sep="\n")
+    print(*write_release(every, records, submissions, options.release), sep="\n")
 
 
 def _readme(options: argparse.Namespace) -> None:

@@ -68,17 +68,17 @@ class Split:
         It is equal on every machine, and does not depend on the order of a participant's images.
         """
         digest = hashlib.sha256()
-        holders = (self.server_N, self.validation_N, *self.clients)
-        for holder, indices_N in enumerate((*holders, *self.labelled)):
-            if holder == len(holders):
+        participants = (self.server_N, self.validation_N, *self.clients)
+        for participant, indices_N in enumerate((*participants, *self.labelled)):
+            if participant == len(participants):
                 digest.update(b"labelled")  # distinguishes the labelled images from further clients
             digest.update(len(indices_N).to_bytes(8, "little"))
             digest.update(np.sort(indices_N).astype("<i8").tobytes())
         return digest.hexdigest()
 
-    def counts(self, labels_N: IntArray, holders: Sequence[IntArray] | None = None) -> IntArray:
+    def counts(self, labels_N: IntArray, participants: Sequence[IntArray] | None = None) -> IntArray:
         """Count the images of each class at these participants, (H, d); default: `clients`, without `labelled`."""
-        held = self.clients if holders is None else holders
+        held = self.clients if participants is None else participants
         counts = [np.bincount(labels_N[held_N], minlength=self.num_classes) for held_N in held]
         return np.array(counts, dtype=np.int64).reshape(-1, self.num_classes)
 
@@ -264,7 +264,7 @@ def _deal(labels_N: IntArray, sizes_Hd: IntArray, seed: int) -> list[IntArray]:
     for label, sizes_H in enumerate(sizes_Hd.T):
         order_N = shuffled(np.flatnonzero(labels_N == label), numpy_stream(seed, "partition", "class", label))
         owner_N[order_N[: sizes_H.sum()]] = np.repeat(np.arange(len(sizes_H)), sizes_H)
-    return [np.flatnonzero(owner_N == holder) for holder in range(len(sizes_Hd))]
+    return [np.flatnonzero(owner_N == participant) for participant in range(len(sizes_Hd))]
 
 
 def _server_counts(n_d: IntArray, N_s: int, *, others: int, classes: str) -> IntArray:

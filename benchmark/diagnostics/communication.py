@@ -53,7 +53,7 @@ class CommunicationSummary(Observer):
         self._seen["pseudo_labels"] |= "pseudo/seen" in outcome.metrics
         if outcome.steps:
             seen["trains"] = True
-            self._call.add(holder_of(job))
+            self._call.add(participant_of(job))
             self._seen["together"] |= self._call >= {"server", "client"}
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
@@ -78,10 +78,10 @@ class CommunicationSummary(Observer):
 
     def _of(self, job: Job) -> dict[str, Any]:
         empty: dict[str, Any] = {"received": {}, "sent": {}, "kept": {}, "views": [], "trains": False}
-        return self._seen["holders"].setdefault(holder_of(job), empty)
+        return self._seen["holders"].setdefault(participant_of(job), empty)
 
 
-def holder_of(job: Job) -> str:
+def participant_of(job: Job) -> str:
     return HOLDERS.get(job.key.client, "client")
 
 

@@ -73,7 +73,7 @@ class CohortDiversity:
         self._entries: dict[str, torch.Size] | None = None  # names and shapes that every vector must have
         self._complete = True
 
-    def add(self, holder: int, vector: Mapping[str, Tensor], group: int = 0) -> None:
+    def add(self, participant: int, vector: Mapping[str, Tensor], group: int = 0) -> None:
         """Add a member's vector. If it is empty or its entries differ from the first one's, there is no diversity."""
         entries = {name: value.shape for name, value in vector.items()}
         if self._entries is None:
@@ -81,7 +81,7 @@ class CohortDiversity:
         self._complete = self._complete and bool(entries) and entries == self._entries
         if not self._complete:
             return
-        if holder == SERVER:
+        if participant == SERVER:
             self._server += VectorSet.of(vector)
             return
         self._clients += (new := VectorSet.of(vector))

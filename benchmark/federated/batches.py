@@ -113,11 +113,9 @@ class JobBatches:
         self.phases = len(job.update.phases)
         empty = [name for name, source in self._sources.items() if not len(source)]
         if empty:
-            raise ConfigError(
-                f"holder {job.key.client} has no images for the stream {empty[0]!r} of its local training"
-            )
+            raise ConfigError(f"{job.key.participant} has no images for the stream {empty[0]!r} of its local training")
         if not job.data:
-            raise ConfigError(f"holder {job.key.client} has no images for its local training")
+            raise ConfigError(f"{job.key.participant} has no images for its local training")
         self.steps = steps_of(job, self._sources)
 
     def __len__(self) -> int:
@@ -153,7 +151,7 @@ class JobBatches:
         return StreamBatches(self._environment, source, self._chosen.get(name), stream.views, order, draw)
 
 
-Given = tuple[Batch, Tensor | None]  # a batch of one stream, and the hidden labels of its images
+BatchWithTruth = tuple[Batch, Tensor | None]  # a batch of one stream, and the hidden labels of its images
 
 
 class BatchIterator(Iterator[LocalBatch]):
@@ -205,7 +203,7 @@ class StreamBatches:
         self._chosen_N = chosen_N
         self.sizes = deque(len(batch) for batch in order)  # sizes of the batches that are not computed yet
         self._in_source = deque(order)
-        self._made: deque[Given] = deque()
+        self._made: deque[BatchWithTruth] = deque()
         self.device = source.images_NCHW.device
         self.bytes_of_image = 4 * max(1, len(views)) * math.prod(environment.data.image_shape)
 
@@ -219,7 +217,7 @@ class StreamBatches:
         how = (self._environment.augmentation, tuple(data.mean), tuple(data.std))
         return (*map(id, tables), tuple(self.views), *how, self.source.pseudo_labels_N is None)
 
-    def take(self) -> Given:
+    def take(self) -> BatchWithTruth:
         """Return the next batch."""
         if not self._made:
             make([(self, self._span())])
@@ -240,11 +238,11 @@ class StreamBatches:
             sizes=sizes,
             at_P=self.source.positions_N[in_source_P],
             in_subset_P=in_source_P if self._chosen_N is None else self._chosen_N[in_source_P],
-            given_P=None if given_N is None else given_N[in_source_P],
+            pseudo_labels_P=None if given_N is None else given_N[in_source_P],
             draws_PD=draws_of(sum(sizes), self._environment.augmentation, self.draw),
         )
 
-    def add(self, batches: Iterable[Given]) -> None:
+    def add(self, batches: Iterable[BatchWithTruth]) -> None:
         """Append batches that were computed from the last draws."""
         self._made.extend(batches)
 
@@ -262,7 +260,7 @@ class Drawn:
     sizes: Sequence[int]
     at_P: Tensor  # positions in the whole set of images
     in_subset_P: Tensor  # positions in the participant's data subset
-    given_P: Tensor | None  # pseudo-labels that `start` assigned
+    pseudo_labels_P: Tensor | None  # pseudo-labels that `start` assigned
     draws_PD: Tensor
 
 
@@ -299,15 +297,15 @@ def _made_of(drawn: Sequence[Drawn]) -> None:
 
     sizes = list(chain.from_iterable(part.sizes for part in drawn))
     at_P = there([part.at_P for part in drawn])
-    given = [part.given_P for part in drawn if part.given_P is not None]
-    known_P = [there(given) if given else None]
+    pseudo_labels = [part.pseudo_labels_P for part in drawn if part.pseudo_labels_P is not None]
+    known_P = [there(pseudo_labels) if pseudo_labels else None]
     known_P += [None if values_N is None else values_N[at_P] for values_N in (source.labels_N, source.truth_N)]
     pseudo, labels, truth = ([None] * len(sizes) if values_P is None else values_P.split(sizes) for values_P in known_P)
     positions = there([part.in_subset_P for part in drawn]).split(sizes)
     draws_ND = torch.cat([part.draws_PD for part in drawn]) if len(drawn) > 1 else drawn[0].draws_PD
     views = stream.views_of(source.images_NCHW[at_P], draws_ND)
     pieces = zip(*(view_NCHW.split(sizes) for view_NCHW in views.values()), strict=True)
-    made: list[Given] = []
+    made: list[BatchWithTruth] = []
     for index, of_batch in enumerate(pieces):
         batch = Batch(
             views=dict(zip(views, of_batch, strict=True)),

@@ -10,7 +10,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import auto_devices, check_precision, cuda_devices, engine_settings, prepare_torch
 from benchmark.federated.environment import Environment
-from benchmark.federated.jobs import JobRunner, state_key_of
+from benchmark.federated.jobs import JobRunner
 from benchmark.federated.process_pool import ProcessPool
 from benchmark.federated.processes import CPU, usable_cores
 from benchmark.federated.stacked.engine import StackedEngine
@@ -139,7 +139,7 @@ class ReferenceEngine:
             yield from self._work.run_in_windows(jobs, round_number, kept)
             return
         for job in jobs:
-            state_key = state_key_of(job)
+            state_key = job.state_key
             private = copied(kept.get(state_key))  # local work may change it in place
             result = self._work.run(job, round_number, private)
             if result.private is not None:
@@ -155,7 +155,7 @@ class ReferenceEngine:
         skip the round.
         """
         for job in jobs:
-            yield self._work.gradient(job, round_number, copied(kept.get(state_key_of(job))))
+            yield self._work.gradient(job, round_number, copied(kept.get(job.state_key)))
 
 
 Engine: TypeAlias = ReferenceEngine | ProcessPool | StackedEngine

@@ -66,22 +66,22 @@ class Environment:
         """Return the number of clients, including an additional one that has the server's labelled images."""
         return len(self.assignment.unlabelled)
 
-    def part(self, holder: int, name: str, round_number: int = 1) -> Part:
-        """Return the named data subset of `holder` (a client, SERVER or CENTRAL) in a round; it may be empty.
+    def part(self, participant: int, name: str, round_number: int = 1) -> Part:
+        """Return the named data subset of `participant` (a client, SERVER or CENTRAL) in a round; it may be empty.
 
         Only streaming unlabelled images of clients depend on the round. Raise ConfigError for an unknown name.
         """
         match name:
             case "labelled":
-                positions = self._labelled(holder)
+                positions = self._labelled(participant)
             case "with_shared":
-                positions = np.concatenate([self._labelled(holder), self._labelled(SERVER)])
-            case "everyones" if holder == CENTRAL:
+                positions = np.concatenate([self._labelled(participant), self._labelled(SERVER)])
+            case "everyones" if participant == CENTRAL:
                 positions = np.concatenate([self._labelled(SERVER), *self.assignment.labelled])
-            case "validation" if holder < 0:
+            case "validation" if participant < 0:
                 positions = self.split.validation_N
             case "unlabelled":
-                positions = self._unlabelled(holder, round_number)
+                positions = self._unlabelled(participant, round_number)
             case "everyones" | "validation":
                 positions = _NONE
             case _:
@@ -104,23 +104,23 @@ class Environment:
         labels_N = self.data.train_labels_N
         return torch.where(labels_N < self.data.num_classes, labels_N, -1) if self.data.unknown else labels_N
 
-    def _labelled(self, holder: int) -> np.ndarray:
-        if holder >= 0:
-            return self.assignment.labelled[holder]
+    def _labelled(self, participant: int) -> np.ndarray:
+        if participant >= 0:
+            return self.assignment.labelled[participant]
         at_server = _NONE if self.experiment.data.label_setting == "one_more_client" else self.split.server_N
-        if holder == SERVER or not self.assignment.hidden:
+        if participant == SERVER or not self.assignment.hidden:
             return at_server
         return np.concatenate([at_server, *self.assignment.labelled])
 
-    def _unlabelled(self, holder: int, round_number: int) -> np.ndarray:
-        if holder == CENTRAL:
+    def _unlabelled(self, participant: int, round_number: int) -> np.ndarray:
+        if participant == CENTRAL:
             return np.concatenate(self.assignment.unlabelled)
-        if holder == SERVER:
+        if participant == SERVER:
             return _NONE
         steps = self.experiment.data.streaming_steps
-        if steps == 1 or not len(self.assignment.unlabelled[holder]):
-            return self.assignment.unlabelled[holder]
-        return self._arrivals[holder][(round_number - 1) % steps]  # rounds count from 1
+        if steps == 1 or not len(self.assignment.unlabelled[participant]):
+            return self.assignment.unlabelled[participant]
+        return self._arrivals[participant][(round_number - 1) % steps]  # rounds count from 1
 
     @cached_property
     def _arrivals(self) -> Mapping[int, tuple[np.ndarray, ...]]:

@@ -34,7 +34,7 @@ from benchmark.federated.round_metrics import PseudoLabelQuality
 from benchmark.federated.trees import copied, first_not_finite, moved, read_at_once, sums_of, tree_bytes
 from benchmark.losses import skip_low_confidence_images
 from benchmark.methods.calls import Marks, finished, marks_of, refuse_change, started
-from benchmark.methods.protocol import CENTRAL, SERVER, Job, Local, Outcome, PartName, Reader, Tree, Weights
+from benchmark.methods.protocol import Job, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model, is_own, own_copy
 from benchmark.models.norms import statistics_over
 from benchmark.streams import global_states, seed_global, seed_globals, set_global_states, torch_stream
@@ -43,19 +43,14 @@ REMEDY = "choose a smaller optimizer.lr"
 TRAINED_ON = ("train_images_NCHW", "train_labels_N", "unlabelled_images_NCHW")
 
 
-def state_key_of(job: Job) -> str:
-    """Return the state key of the job's client state."""
-    return job.keeps if job.keeps is not None else str(job.key.client)
-
-
 @dataclass(kw_only=True, eq=False)
 class StartedJob:
     """A job of a window that has been started, with its progress or the error that ended it."""
 
     job: Job  # with its received values on the runner's device
     round: int
-    given: Mapping[str, Any]  # the values that the job receives, on their original device
-    received: Marks
+    received: Mapping[str, Any]  # on their original device
+    received_marks: Marks
     states: tuple[Any, ...]  # of the global generators, where the job stopped
     local: Local | None = None
     quality: PseudoLabelQuality | None = None
@@ -101,7 +96,7 @@ class JobRunner:
 
         Raise Diverged if the outcome is not finite, and FsslError if there is not enough memory.
         """
-        with failures_named(holder_name(job.key.client), round_number), self._products():
+        with failures_named(job.key.participant, round_number), self._products():
             outcome, losses = self._run(job, round_number, private)
             outcome = self._moved(outcome)
         check_finite(outcome, losses, job, round_number)
@@ -135,7 +130,7 @@ class JobRunner:
                     raise begun.error
                 assert begun.outcome is not None
                 if begun.outcome.private is not None:
-                    kept[state_key_of(begun.job)] = begun.outcome.private
+                    kept[begun.job.state_key] = begun.outcome.private
                 yield begun.outcome
 
     def _window(
@@ -144,9 +139,10 @@ class JobRunner:
         """Start jobs of `waiting` after `first` while they fit. The last started job may not fit."""
         window = [] if first is None else [first]
         while waiting and not (window and window[-1].error):
-            if state_key_of(waiting[0]) in {state_key_of(begun.job) for begun in window}:
+            if waiting[0].state_key in {begun.job.state_key for begun in window}:
                 break
-            begun = self._begin_in_window(waiting[0], round_number, copied(kept.get(state_key_of(waiting.popleft()))))
+            job = waiting.popleft()
+            begun = self._begin_in_window(job, round_number, copied(kept.get(job.state_key)))
             if window and sum(other.nbytes for other in window) + begun.nbytes > MOST_BYTES:
                 return window, begun
             window.append(begun)
@@ -154,7 +150,9 @@ class JobRunner:
 
     def _begin_in_window(self, job: Job, round_number: int, private: Tree | None) -> StartedJob:
         """Start a job and return it. An error is stored in the returned object."""
-        begun = StartedJob(job=job, round=round_number, given=job.receives, received=marks_of(job.receives), states=())
+        begun = StartedJob(
+            job=job, round=round_number, received=job.receives, received_marks=marks_of(job.receives), states=()
+        )
 
         def start() -> None:
             begun.job, local = self._started(job, round_number, private, "train")
@@ -162,7 +160,7 @@ class JobRunner:
             if local is None:
                 begun.outcome = Outcome(key=job.key, sends={})
                 return
-            begun.quality = self._given(begun.job, local, round_number)
+            begun.quality = self._initial_quality(begun.job, local, round_number)
             if local.trainable:
                 begun.batches = JobBatches(self._environment, begun.job, round_number, "train", local.selected)
                 begun.iterator = iter(begun.batches)
@@ -179,7 +177,7 @@ class JobRunner:
         if seeded:
             set_global_states(begun.states)
         try:
-            with failures_named(holder_name(begun.job.key.client), begun.round), self._products():
+            with failures_named(begun.job.key.participant, begun.round), self._products():
                 work()
         except Exception as error:
             begun.error = error
@@ -221,7 +219,7 @@ class JobRunner:
     def _finish_in_window(self, begun: StartedJob, read: Sequence[Tensor]) -> None:
         if begun.trained is not None:
             begun.outcome = self._moved(outcome_from(begun.job, begun.trained, read))
-        refuse_change(begun.job.update, "local work", "what it received", begun.received, begun.given)
+        refuse_change(begun.job.update, "local work", "what it received", begun.received_marks, begun.received)
 
     def _check_all(self, window: list[StartedJob]) -> None:
         """Check whether all outcomes of the jobs are finite; store an error if not."""
@@ -252,18 +250,18 @@ class JobRunner:
         job, local = self._started(job, round_number, private, "train")
         if local is None:
             return Outcome(key=job.key, sends={}), []
-        given = self._given(job, local, round_number)
+        quality = self._initial_quality(job, local, round_number)
         if not local.trainable:  # the job only reads, or this client skips the round
             sends = finished(job.update, local)
-            return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics()), []
-        return self._trained_from(job, local, given, round_number)
+            return Outcome(key=job.key, sends=sends, private=local.private, metrics=quality.metrics()), []
+        return self._trained_from(job, local, quality, round_number)
 
     def _trained_from(
-        self, job: Job, local: Local, given: PseudoLabelQuality, round_number: int
+        self, job: Job, local: Local, quality: PseudoLabelQuality, round_number: int
     ) -> tuple[Outcome, list[Tensor]]:
         """Train a job that has started. Return its outcome and the loss of each local step."""
         module, batches = self._training(job, local, round_number, "train")
-        module.pseudo = given
+        module.pseudo = quality
         return outcome_of(job, module, train(module, batches)), module.losses
 
     def gradient(self, job: Job, round_number: int, private: Tree | None) -> dict[str, Weights]:
@@ -328,7 +326,7 @@ class JobRunner:
         """Return whether the job's network is a custom one, which may carry more than weights from job to job."""
         return is_own(job.network or self._environment.experiment.model)
 
-    def _given(self, job: Job, local: Local, round_number: int) -> PseudoLabelQuality:
+    def _initial_quality(self, job: Job, local: Local, round_number: int) -> PseudoLabelQuality:
         """Measure the quality of the pseudo-labels that `start` gave, if any."""
         quality = PseudoLabelQuality()
         if local.pseudo is not None:
@@ -353,18 +351,18 @@ class JobReader:
     """A `Reader` of one participant's images. Each pass loads the weights into the network again."""
 
     def __init__(
-        self, environment: Environment, network: nn.Module, holder: int, round_number: int, draw: torch.Generator
+        self, environment: Environment, network: nn.Module, participant: int, round_number: int, draw: torch.Generator
     ) -> None:
         self.draw = draw
         self._environment, self._network = environment, network
-        self._holder, self._round = holder, round_number
+        self._participant, self._round = participant, round_number
 
     def predict(self, weights: Weights, part: PartName, view: str) -> torch.Tensor:
         load(self._network, weights)
         return logits_of(self._network, self._environment, self._images(part), view, self.draw).cpu()
 
     def _images(self, part: PartName) -> Part:
-        return self._environment.part(self._holder, part, self._round)
+        return self._environment.part(self._participant, part, self._round)
 
     def labels(self, part: PartName) -> torch.Tensor | None:
         images = self._images(part)
@@ -418,14 +416,9 @@ def check_finite(
     elif name := first_not_finite(outcome.private or {}, of_private):
         trouble = f"{name}, which it keeps, is not finite"
     if trouble is not None:
-        raise Diverged(f"round {round_number}, {holder_name(job.key.client)}: {trouble}; {REMEDY}")
-
-
-def holder_name(holder: int) -> str:
-    """Return the name of a participant in messages."""
-    return {SERVER: "the server", CENTRAL: "the holder of all images"}.get(holder, f"client {holder}")
+        raise Diverged(f"round {round_number}, {job.key.participant}: {trouble}; {REMEDY}")
 
 
 def name_of(job: Job, round_number: int) -> str:
     """Return the name of a job in errors."""
-    return f"the job of {holder_name(job.key.client)} in round {round_number} ({type(job.update).__name__})"
+    return f"the job of {job.key.participant} in round {round_number} ({type(job.update).__name__})"

@@ -33,7 +33,7 @@ SHORT = ("can't allocate memory", "bad_alloc", "could not create a primitive", "
 
 
 @contextlib.contextmanager
-def failures_named(holder: str, round_number: int) -> Iterator[None]:
+def failures_named(participant: str, round_number: int) -> Iterator[None]:
     """Name the participant whose job fails in torch, for lack of memory or because of a batch of one image.
 
     Raise FsslError in the first case and ConfigError in the second; pass on all other errors.
@@ -44,14 +44,14 @@ def failures_named(holder: str, round_number: int) -> Iterator[None]:
         if "more than 1 value per channel" not in str(error):
             raise
         raise ConfigError(
-            f"round {round_number}, {holder}: a batch norm cannot train on a batch of one image; choose model.norm "
-            "gn, or a different method.batch_size or number of clients"
+            f"round {round_number}, {participant}: a batch norm cannot train on a batch of one image; choose "
+            "model.norm gn, or a different method.batch_size or number of clients"
         ) from error
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(map(str(error).__contains__, SHORT)):
             raise
         raise FsslError(
-            f"round {round_number}, {holder}: its job does not fit into memory; choose a smaller batch size "
+            f"round {round_number}, {participant}: its job does not fit into memory; choose a smaller batch size "
             "or network, or fewer workers"
         ) from error
 

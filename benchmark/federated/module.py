@@ -15,7 +15,7 @@ from benchmark.errors import Diverged
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import Evaluator
-from benchmark.federated.jobs import REMEDY, state_key_of
+from benchmark.federated.jobs import REMEDY
 from benchmark.federated.round_metrics import RoundMetrics
 from benchmark.federated.stopping import check
 from benchmark.federated.trees import first_not_finite, moved, with_own_leaves
@@ -174,8 +174,8 @@ class FederatedModule(pl.LightningModule):
             for observer in self.observers:
                 observer.on_outcome(job, outcome)
             if outcome.private is not None:
-                self._refuse_changed(state_key_of(job), round_number)
-                self._left[state_key_of(job)] = (marks_of(outcome.private), outcome.private)
+                self._refuse_changed(job.state_key, round_number)
+                self._left[job.state_key] = (marks_of(outcome.private), outcome.private)
             self._outcomes += 1
             self._seed("round", round_number, "outcome", self._outcomes)
             yield outcome

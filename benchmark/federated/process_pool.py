@@ -24,7 +24,7 @@ from benchmark.errors import FsslError
 from benchmark.failures import FailedInWorker, failure_of
 from benchmark.federated.devices import engine_settings, prepare_torch
 from benchmark.federated.environment import Environment
-from benchmark.federated.jobs import JobRunner, name_of, state_key_of
+from benchmark.federated.jobs import JobRunner, name_of
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.processes import CPU, end_with_parent, process_context
 from benchmark.federated.stopping import check
@@ -83,7 +83,7 @@ class ProcessPool:
         """
         for index, outcome in enumerate(self._results(jobs, round_number, kept, wants_gradient=False)):
             if outcome.private is not None:
-                kept[state_key_of(jobs[index])] = outcome.private
+                kept[jobs[index].state_key] = outcome.private
             yield outcome
 
     def gradients(
@@ -104,11 +104,11 @@ class ProcessPool:
             Of jobs with the same state key, each starts after the outcome of the previous one was yielded.
             """
             for worker in (worker for worker in self._workers if worker.answer.done()):
-                state_keys = {state_key_of(jobs[index]) for index in under_way}
-                index = next((index for index in waiting if state_key_of(jobs[index]) not in state_keys), None)
+                state_keys = {jobs[index].state_key for index in under_way}
+                index = next((index for index in waiting if jobs[index].state_key not in state_keys), None)
                 if index is not None and len(under_way) < UNDER_WAY * len(self._workers):
                     waiting.remove(index)
-                    private = kept.get(state_key_of(jobs[index]))
+                    private = kept.get(jobs[index].state_key)
                     under_way[index] = worker.submit(jobs[index], private, round_number, wants_gradient)
 
         try:

@@ -21,7 +21,7 @@ class RoundMetrics:
         """Create empty sums. `tied` names weights that are sent under a different name (`Environment.tied`)."""
         self._num_classes, self._tied = num_classes, tied
         self._counts = dict.fromkeys(("comm/bytes_up", "comm/bytes_down", "comm/sat_out", "local_steps"), 0)
-        self._bytes_kept: dict[object, int] = {}  # by state key; the last job of a client that is drawn twice counts
+        self._bytes_kept: dict[str, int] = {}  # by state key; the last job of a client that is drawn twice counts
         self._sums: dict[str, float] = defaultdict(float)
         self._steps: dict[str, int] = defaultdict(int)
         self._pseudo: list[Mapping[str, float]] = []
@@ -32,7 +32,7 @@ class RoundMetrics:
             self._counts["comm/bytes_down"] += tree_bytes(job.receives, self._tied) + first_bytes
             self._counts["comm/bytes_up"] += tree_bytes(outcome.sends, self._tied)
             self._counts["comm/sat_out"] += outcome.sat_out
-            self._bytes_kept[job.keeps or job.key.client] = tree_bytes(outcome.private or {}, self._tied)
+            self._bytes_kept[job.state_key] = tree_bytes(outcome.private or {}, self._tied)
         self._counts["local_steps"] += outcome.steps
         self._pseudo.append({name: value for name, value in outcome.metrics.items() if name.startswith("pseudo/")})
         for name in outcome.metrics.keys() - self._pseudo[-1].keys():

@@ -106,9 +106,9 @@ class MeanTeacherMethod(fl.Method):
 
     def warm_start(self, state: fl.State, world: fl.World) -> fl.State:
         """Run a round of FedAvg: up to C of the clients with labels train, on their labels only."""
-        holders = clients_with_labels(world)
-        order = world.generator("warm start").permutation(len(holders))[: world.C]
-        clients = [holders[i] for i in sorted(order)]
+        labelled = clients_with_labels(world)
+        order = world.generator("warm start").permutation(len(labelled))[: world.C]
+        clients = [labelled[i] for i in sorted(order)]
         receives = {"student": state.server["student"]}
         data = {"labelled": fl.Stream.whole("labelled", self.batch_size, *self.label_views)}
         outcomes = fit_each(world, clients, LabelledUpdate(method=self), receives, data, learning_rate="server")

@@ -40,6 +40,11 @@ class Key:
     client: int  # 0..K-1, SERVER or CENTRAL
     draw: int = 0  # distinguishes jobs of a participant in a round, such as server replicas or a client drawn twice
 
+    @property
+    def participant(self) -> str:
+        """Return the name of the participant in messages."""
+        return {SERVER: "the server", CENTRAL: "the owner of all images"}.get(self.client, f"client {self.client}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
@@ -320,6 +325,11 @@ class Job:
     begins: Mapping[str, Weights] | None = None
     group: int = 0  # only for measurements: clients of the same group are averaged with each other
 
+    @property
+    def state_key(self) -> str:
+        """Return the key of the client state that the job reads and replaces."""
+        return str(self.key.client) if self.keeps is None else self.keeps
+
 
 @dataclass(frozen=True, kw_only=True)
 class State:
@@ -384,7 +394,7 @@ class World(Setup):
 
     def job(
         self,
-        holder: int,
+        client: int,
         update: LocalUpdate,
         receives: Tree,
         data: Mapping[str, Stream] | None = None,
@@ -393,11 +403,11 @@ class World(Setup):
         limit: Limit | None = None,
         **fields: Any,
     ) -> Job:
-        """Build a job of local work at this participant.
+        """Build a job of local work at this participant: a client, SERVER or CENTRAL.
 
         Without a `limit` it has the length of the round's jobs. `fields` are further fields of `Job`.
         """
-        key = Key(client=holder, draw=draw)
+        key = Key(client=client, draw=draw)
         limit = self.limit if limit is None else limit
         return Job(key=key, update=update, receives=receives, data=data or {}, limit=limit, **fields)
 

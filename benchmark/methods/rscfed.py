@@ -79,10 +79,10 @@ class RSCFed(MeanTeacherMethod):
     }
 
     def check(self, setup: fl.Setup) -> None:
-        holders = sum(setup.sizes[client] > 0 for client in range(setup.K))
-        if self.subset > holders:
+        with_images = sum(setup.sizes[client] > 0 for client in range(setup.K))
+        if self.subset > with_images:
             raise ConfigError(
-                f"method.subset is {self.subset}, but only {holders} clients have images; choose 1 to {holders}"
+                f"method.subset is {self.subset}, but only {with_images} clients have images; choose 1 to {with_images}"
             )
 
     def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
@@ -124,11 +124,11 @@ class RSCFed(MeanTeacherMethod):
 
     def _subsets(self, world: fl.World) -> list[list[int]]:
         """Draw M subsets of K clients, without replacement within a subset."""
-        holders = [client for client in range(world.K) if world.sizes[client]]
+        with_images = [client for client in range(world.K) if world.sizes[client]]
         subsets = []
         for m in range(self.M):
-            order = world.generator("subset", m).permutation(len(holders))
-            subsets.append([holders[i] for i in order[: self.subset]])
+            order = world.generator("subset", m).permutation(len(with_images))
+            subsets.append([with_images[i] for i in order[: self.subset]])
         return subsets
 
     def _group_by_subset(

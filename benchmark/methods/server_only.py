@@ -39,8 +39,8 @@ class ServerOnly(fl.Method):
         everyones = self.images == "everyones"
         part: fl.PartName = "everyones" if everyones else "labelled"
         data = {"labelled": fl.Stream(part=part, batch_size=self.batch_size, views=("weak",))}
-        holder = fl.CENTRAL if everyones else fl.SERVER
+        participant = fl.CENTRAL if everyones else fl.SERVER
         update = ServerUpdate(keeps_momentum=self.momentum_kept)
-        sends = world.fit_one(holder, update, {"student": state.server["student"]}, data, keeps="server")
+        sends = world.fit_one(participant, update, {"student": state.server["student"]}, data, keeps="server")
         student = with_static_statistics(sends["student"], world, range(world.K) if everyones else ())
         return fl.State(server={"student": student}), {}

@@ -289,7 +289,7 @@ def predict_weak(network: nn.Module, weak_NCHW: Tensor, mode: str) -> Tensor:
 
 def fit_each(
     world: fl.World,
-    holders: Iterable[int],
+    participants: Iterable[int],
     update: fl.LocalUpdate,
     receives: fl.Tree,
     data: Mapping[str, fl.Stream],
@@ -300,7 +300,9 @@ def fit_each(
 
     Return the outcomes in the order of the participants.
     """
-    return world.fit([world.job(holder, update, receives, data, learning_rate=learning_rate) for holder in holders])
+    return world.fit(
+        [world.job(participant, update, receives, data, learning_rate=learning_rate) for participant in participants]
+    )
 
 
 def trained_at_server(

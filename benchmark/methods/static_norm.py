@@ -35,13 +35,14 @@ def with_static_statistics(
     if world.model.norm != "sbn":
         return weights
     asked: list[tuple[int, fl.PartName]] = []
-    for holder in (fl.SERVER, *clients):
-        if world.labelled[holder]:
-            asked.append((holder, "labelled"))
-        if world.unlabelled(holder):
-            asked.append((holder, "unlabelled"))
+    for participant in (fl.SERVER, *clients):
+        if world.labelled[participant]:
+            asked.append((participant, "labelled"))
+        if world.unlabelled(participant):
+            asked.append((participant, "unlabelled"))
     jobs = [
-        world.job(holder, StatisticsUpdate(part=part, pooled=pooled), {"student": weights}) for holder, part in asked
+        world.job(participant, StatisticsUpdate(part=part, pooled=pooled), {"student": weights})
+        for participant, part in asked
     ]
     shares = [(answer["statistics"], answer["count"]) for _, answer in sent(world.fit(jobs))]
     statistics = mean_statistics(shares, pooled=pooled)

@@ -6,7 +6,7 @@ endpoints are:
 last       the value under the run's selection rule, usually after the last round (the papers' own endpoint)
 end        the mean of the evaluations in the last tenth of the run
 last_100   the mean over the last 100 rounds, but at most the last eighth (FedSwitch: 100 of 800 epochs)
-speed      the mean log-odds of accuracy over the rounds after clients join, converted back to an accuracy
+speed      the mean log-odds of accuracy from the last round before clients join on, converted back to an accuracy
 throughout the mean of the evaluations after clients join
 reached    for "rounds_to/0.9": the number of rounds to that accuracy; a run that never reaches it counts one more
            round than it has
@@ -45,7 +45,10 @@ def is_derived(metric: str) -> bool:
 
 
 def rounds_to(record: RunRecord, target: float) -> float | None:
-    """Return the first round, after clients join, with at least the target accuracy, or None if it is never reached."""
+    """Return the first round with at least the target accuracy, or None if it is never reached.
+
+    Rounds count from the last one before clients join.
+    """
     start = rounds_without_clients(record)
     lines = (line for line in record.rounds if line["round"] >= start)
     return next((float(line["round"]) for line in lines if line.get(ACCURACY, -math.inf) >= target), None)
@@ -206,7 +209,7 @@ def speed(record: RunRecord, metric: str) -> float | None:
     """Return the area under the log-odds, in trapezoids between evaluations, divided by the
     rounds that it spans, as a fraction.
 
-    Return None with fewer than two evaluations after clients join.
+    The first evaluation is that of the last round before clients join. Return None with fewer than two evaluations.
     """
     start = rounds_without_clients(record)
     points = [(line["round"], line[metric]) for line in record.rounds if metric in line and line["round"] >= start]

@@ -24,7 +24,8 @@ from typing import Any, TypeAlias
 
 from benchmark.records.record import CPU, RunRecord
 
-STRICT_SINCE = 7  # version of the rule
+# From this version of the rule on, the cells of a seed also share the processor type and torch's minor version.
+STRICT_SINCE = 7
 Kind: TypeAlias = tuple[str, str]  # engine and kind of device
 Runs: TypeAlias = Mapping[int, RunRecord]  # by seed
 

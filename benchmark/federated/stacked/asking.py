@@ -88,13 +88,13 @@ class AskingReader(JobReader):
         self,
         environment: Environment,
         network: nn.Module,
-        holder: int,
+        participant: int,
         round_number: int,
         draw: torch.Generator,
         model: Model | None,
         answers: Sequence[Answer],
     ) -> None:
-        super().__init__(environment, network, holder, round_number, draw)
+        super().__init__(environment, network, participant, round_number, draw)
         self._model, self._answers = model, deque(answers)
         self._is_alone = False  # whether this reader makes the remaining passes itself
         self.read: Read | None = None

@@ -6,7 +6,6 @@ import torch
 
 from benchmark.federated.devices import engine_settings, memory_format, prepare_torch
 from benchmark.federated.environment import Environment
-from benchmark.federated.jobs import state_key_of
 from benchmark.federated.stacked.capture import cuda_graph
 from benchmark.federated.stacked.layers import in_memory_order
 from benchmark.federated.stacked.runner import GroupRunner
@@ -56,14 +55,14 @@ class StackedEngine:
         """
         outcomes: dict[int, Outcome] = {}
         for number, wave in enumerate(waves(jobs)):
-            privates = {index: kept.get(state_key_of(jobs[index])) for index in wave}
+            privates = {index: kept.get(jobs[index].state_key) for index in wave}
             with in_memory_order(self._order):
                 done = self.trained({index: jobs[index] for index in wave}, round_number, privates)
             seed_globals(self._seed, "round", round_number, "trained", number)
             for index, outcome in done.items():
                 outcomes[index] = outcome
                 if outcome.private is not None:
-                    kept[state_key_of(jobs[index])] = outcome.private
+                    kept[jobs[index].state_key] = outcome.private
         for index in range(len(jobs)):
             yield outcomes.pop(index)
 
@@ -77,7 +76,7 @@ class StackedEngine:
         self, jobs: Sequence[Job], round_number: int, kept: Mapping[str, Tree]
     ) -> Iterator[dict[str, Weights]]:
         """Yield the gradient of each job's loss at the weights that it begins with."""
-        privates = {index: kept.get(state_key_of(job)) for index, job in enumerate(jobs)}
+        privates = {index: kept.get(job.state_key) for index, job in enumerate(jobs)}
         with in_memory_order(self._order):
             gradients = self.runner.gradients_of_all(dict(enumerate(jobs)), round_number, privates)
         seed_globals(self._seed, "round", round_number, "gradients")
@@ -93,7 +92,7 @@ def waves(jobs: Sequence[Job]) -> list[list[int]]:
     divided: list[list[int]] = []
     turn: dict[str, int] = {}
     for index, job in enumerate(jobs):
-        state_key = state_key_of(job)
+        state_key = job.state_key
         number = 0
         if not job.update.is_stateless:
             number = turn[state_key] = turn.get(state_key, -1) + 1

@@ -16,7 +16,7 @@ import torch
 from benchmark.errors import FsslError
 from benchmark.federated.batches import JobBatches, key_names
 from benchmark.federated.environment import Environment
-from benchmark.federated.jobs import JobRunner, check_finite, holder_name
+from benchmark.federated.jobs import JobRunner, check_finite
 from benchmark.federated.local import base_rate, concluded
 from benchmark.federated.machine import failures_named
 from benchmark.federated.stacked.asking import Answer, AskingReader, NotReadYet, Read
@@ -208,7 +208,7 @@ class GroupRunner(JobRunner):
     def _resumed(self, member: Member, round_number: int) -> Outcome:
         """Train a started job separately. Raise the same errors as `run`."""
         set_global_states(member.states)
-        with failures_named(holder_name(member.job.key.client), round_number):
+        with failures_named(member.job.key.participant, round_number):
             outcome, losses = self._trained_from(member.job, member.local, member.pseudo, round_number)
             outcome = self._moved(outcome)
         check_finite(outcome, losses, member.job, round_number)
@@ -255,7 +255,7 @@ class GroupRunner(JobRunner):
         job, private = request.jobs[index], request.privates[index]
 
         def begin(answers: Sequence[Answer]) -> MemberOrOutcome | Read:
-            with failures_named(holder_name(job.key.client), request.round):
+            with failures_named(job.key.participant, request.round):
                 return self._begin(place, job, request.round, with_own_leaves(private), purpose, answers)
 
         return Start(begin=begin)
@@ -294,10 +294,10 @@ class GroupRunner(JobRunner):
             return asking.read
         if local is None:
             return Outcome(key=job.key, sends={})
-        given = self._given(job, local, round_number)
+        quality = self._initial_quality(job, local, round_number)
         if not local.trainable:
             sends = finished(job.update, local) if purpose == "train" else {}
-            return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics())
+            return Outcome(key=job.key, sends=sends, private=local.private, metrics=quality.metrics())
         experiment = self._environment.experiment
         batches = JobBatches(self._environment, job, round_number, purpose, local.selected)
         names = (purpose, "round", round_number, *key_names(job.key))
@@ -318,7 +318,7 @@ class GroupRunner(JobRunner):
             draw=torch_stream(experiment.seed, *names, "loss"),
             dropout=torch.Generator().manual_seed(stream_seed(experiment.seed, *names, "dropout")),
             states=global_states(),
-            pseudo=given,
+            pseudo=quality,
         )
 
     def _asking_reader(
@@ -329,9 +329,9 @@ class GroupRunner(JobRunner):
             return None
         draw = self._stream_of_start(job, round_number, purpose)
         network = self._network(job.network)
-        holder = job.key.client
+        participant = job.key.client
         environment = self._environment
-        return AskingReader(environment, network, holder, round_number, draw, job.network, answers)
+        return AskingReader(environment, network, participant, round_number, draw, job.network, answers)
 
     def groups(self, kind: Kind, members: Sequence[Member]) -> list[list[Member]]:
         """Divide jobs of one kind into groups that train together. A job that is in no group trains separately."""
