@@ -5,7 +5,7 @@ nothing if no open claim is about its cell, if the claim's share of the error is
 seed is after the last interim analysis.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import UNTRAINED, Item
 from benchmark.records.record import Records
-from benchmark.records.seeds import seed_spans, span_text
+from benchmark.records.seeds import seeds_text
 from benchmark.verdicts.cell_results import counted
+from benchmark.verdicts.evidence import seeds_by_reason
 from benchmark.verdicts.judge import REJECTIONS, Judged, judge
 from benchmark.verdicts.open_claims import looks_of, too_few_in_words
 from benchmark.verdicts.rule import LOOKS
@@ -138,7 +139,7 @@ class Gap:
 
     def in_words(self) -> str:
         """Write, for example, "seeds 200 to 211 can never count for 'Large': two devices trained them"."""
-        return f"{_seeds_in_words(self.seeds)} can never count for '{self.claim}': {self.reason}"
+        return f"{seeds_text(self.seeds)} can never count for '{self.claim}': {self.reason}"
 
 
 def claims_of(item: Item, records: Records) -> list[Judged]:
@@ -150,10 +151,10 @@ def gaps_of(item: Item, claims: Iterable[Judged]) -> list[Gap]:
     """Return the gaps of the item's open claims (of `claims_of`), one per claim and reason."""
     gaps: list[Gap] = []
     for judged in claims:
-        seeds: dict[str, list[int]] = defaultdict(list)
-        for seed, reason in judged.gaps.items() if not judged.is_decided else ():
-            seeds[reason].append(seed)
-        gaps += [Gap(item=item.name, claim=judged.claim.name, reason=why, seeds=(*of,)) for why, of in seeds.items()]
+        if judged.is_decided:
+            continue
+        for reason, seeds in seeds_by_reason(judged.gaps).items():
+            gaps.append(Gap(item=item.name, claim=judged.claim.name, reason=reason, seeds=tuple(seeds)))
     return gaps
 
 
@@ -172,11 +173,3 @@ def words_on_seeds(item: Item, claims: Sequence[Judged], planned: Plan, seeds: i
         text = too_few_in_words(looks_of(claims), seeds)
     gaps = [gap.in_words() for gap in gaps_of(item, claims)]
     return [text, *gaps] if text else gaps
-
-
-def _seeds_in_words(seeds: Iterable[int]) -> str:
-    """Format seeds as "seed 100" or "seeds 100 to 103 and 110"."""
-    *others, last = (span_text(*span) for span in seed_spans(seeds))
-    if others:
-        return f"seeds {', '.join(others)} and {last}"
-    return f"seed {last}" if last.isdigit() else f"seeds {last}"

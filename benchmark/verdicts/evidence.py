@@ -9,7 +9,7 @@ from statistics import fmean
 
 from benchmark.papers.item import ACCURACY, CONFIRMING, LAST_ROUNDS, PILOTS, Claim, ClaimFamily, Item
 from benchmark.records.record import RunRecord
-from benchmark.records.seeds import seed_spans
+from benchmark.records.seeds import seeds_text
 from benchmark.verdicts.cell_results import CellResult, Records, cell_result
 from benchmark.verdicts.collapse import (
     ROUNDING,
@@ -125,7 +125,7 @@ def gather_evidence(item: Item, records: Records, assigned: Assignment) -> Evide
         *_still_rising(item, effective_records, claim, judged_seeds),
         *_quoted_in_words(item, values),
         *_unmeasured_in_words(results),
-        *gaps_in_words(gaps),
+        *_gaps_in_words(gaps),
         *mixtures(computed.runs, claim.contrasts, confirmed, claim.metric),
     )
     room = room_of(item, effective_records, claim)
@@ -269,12 +269,17 @@ def _reached_nowhere(item: Item, claim: Claim, values: Mapping[str, Mapping[int,
     return dict.fromkeys(sorted(nowhere), "no run reaches the accuracy, and the weights of the cells are unequal")
 
 
-def gaps_in_words(gaps: Mapping[int, str]) -> list[str]:
-    """Return a phrase per reason: "seeds 200 to 211 can never count: FedAvg/full on NVIDIA H200, ..."."""
+def seeds_by_reason(gaps: Mapping[int, str]) -> dict[str, list[int]]:
+    """Return the seeds that can never count, by reason."""
     by_reason: dict[str, list[int]] = defaultdict(list)
     for seed, why in gaps.items():
         by_reason[why].append(seed)
-    return [f"{_seeds_in_words(seeds)} can never count: {why}" for why, seeds in by_reason.items()]
+    return by_reason
+
+
+def _gaps_in_words(gaps: Mapping[int, str]) -> list[str]:
+    """Return a phrase per reason: "seeds 200 to 211 can never count: FedAvg/full on NVIDIA H200, ..."."""
+    return [f"{seeds_text(seeds)} can never count: {why}" for why, seeds in seeds_by_reason(gaps).items()]
 
 
 def _below_in_words(below: Sequence[str]) -> list[str]:
@@ -290,14 +295,6 @@ def _quoted_in_words(item: Item, values: Mapping[str, Mapping[int, float]]) -> l
 def _unmeasured_in_words(results: Mapping[str, CellResult]) -> list[str]:
     labels = ", ".join(label for label, result in results.items() if not result.measured)
     return [f"runs of {labels} did not measure the metric: --no-reference trains them again"] if labels else []
-
-
-def _seeds_in_words(seeds: Sequence[int]) -> str:
-    """Return the seeds as a phrase: "seed 102", "seeds 100 to 115" or "seeds 100, 103"."""
-    (first, last), *others = seed_spans(seeds)
-    if others:
-        return f"seeds {', '.join(map(str, seeds))}"
-    return f"seeds {first} to {last}" if last > first else f"seed {first}"
 
 
 def _still_rising(item: Item, records: Records, claim: Claim, seeds: Sequence[int]) -> tuple[str, ...]:

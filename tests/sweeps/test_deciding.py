@@ -113,7 +113,7 @@ def test_seeds_that_can_never_count_are_named_by_claim_and_reason(monkeypatch):
         "two devices": (100, 101, 103),
         "not measured": (102,),
     }
-    assert "seeds 100 to 101 and 103 " in found["two devices"].in_words()
+    assert "seeds 100 to 101, 103 " in found["two devices"].in_words()
     assert found["not measured"].in_words().startswith("seed 102 ")
     assert found["not measured"].to_json()["claim"] == judged.claim.name
     assert len(words_on_seeds(pair(), claims_of(pair(), NONE), Plan(runs=(), records=NONE, items=(pair(),)), None)) == 2
