@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.cell_results import ACCURACY, CellResult, Records, cell_result, counted
+from benchmark.verdicts.cell_results import ACCURACY, CellResult, Records, cell_result, without_trials
 from benchmark.verdicts.collapse import cells_below_baseline
 from benchmark.verdicts.judge import Judged, judge
 from reports.formatting import item_page
@@ -38,7 +38,7 @@ class ItemResults:
 
     def __init__(self, item: Item, records: Records) -> None:
         self.item = item
-        self.records = counted(item, records)
+        self.records = without_trials(item, records)
         tried = (records.get(trial.cell_key, {}).get(trial.seed) for trial in item.tried)
         self.trials_done = sum(record is not None and bool(record.result) for record in tried)
         self.paper = item.name.split("/")[0]

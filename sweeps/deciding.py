@@ -14,7 +14,7 @@ from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import UNTRAINED, Item
 from benchmark.records.record import Records
 from benchmark.records.seeds import seeds_text
-from benchmark.verdicts.cell_results import counted
+from benchmark.verdicts.cell_results import without_trials
 from benchmark.verdicts.evidence import seeds_by_reason
 from benchmark.verdicts.judge import REJECTIONS, Judged, judge
 from benchmark.verdicts.open_claims import looks_of, too_few_in_words
@@ -85,7 +85,7 @@ def last_analysis(seeds: int) -> int:
 
 def open_claims(item: Item, records: Records, seeds: int) -> OpenClaims:
     """Judge the item's claims by the run records, and divide the open ones by whether they can be decided."""
-    claims = judge(item, counted(item, records))
+    claims = judge(item, without_trials(item, records))
     open_ones = [judged for judged in claims if judged.could_decide]
     names = _decidable(item, claims, records, seeds)
     decidable = tuple(judged for judged in open_ones if judged.claim.name in names)
@@ -144,7 +144,7 @@ class Gap:
 
 def claims_of(item: Item, records: Records) -> list[Judged]:
     """Judge the item's claims by the run records. Return no claims while the item's cells wait for trials."""
-    return [] if item.choices else judge(item, counted(item, records))
+    return [] if item.choices else judge(item, without_trials(item, records))
 
 
 def gaps_of(item: Item, claims: Iterable[Judged]) -> list[Gap]:

@@ -22,7 +22,9 @@ ENDPOINTS = ("last", "end", "speed", "throughout", "reached", "spread", "collaps
 LAST_ROUNDS = re.compile(r"last_(\d+)")  # a further endpoint: the mean over the last N rounds
 # The metric "rounds_to/0.4": the number of rounds to an accuracy of 40 %.
 ROUNDS_TO = re.compile(r"rounds_to/(0?\.\d+)")
-COUNTED = re.compile(r"parameters|MFLOP|MB|classes.*|exchange/\w+")  # metrics with the same value in every run
+EQUAL_IN_ALL_RUNS = re.compile(
+    r"parameters|MFLOP|MB|classes.*|exchange/\w+"
+)  # metrics with the same value in every run
 # Exploratory and confirmatory seeds; seeds from 1000 on are for tuning.
 PILOTS, CONFIRMING = range(100), range(100, 1000)
 
@@ -213,7 +215,7 @@ class Claim(Checked):
         if self.endpoint not in ENDPOINTS and not LAST_ROUNDS.fullmatch(self.endpoint):
             raise ConfigError(f"unknown endpoint {self.endpoint!r}; {nearest(self.endpoint, (*ENDPOINTS, 'last_100'))}")
         check_metrics([self.metric])
-        if self.endpoint == "arithmetic" and not COUNTED.fullmatch(self.metric):
+        if self.endpoint == "arithmetic" and not EQUAL_IN_ALL_RUNS.fullmatch(self.metric):
             raise ConfigError(
                 f"endpoint 'arithmetic' needs a metric that is equal in all runs, but {self.metric} is not; choose "
                 "'end'"

@@ -32,7 +32,7 @@ from benchmark.fractions import is_fraction
 from benchmark.methods.calls import COLUMNS, RESERVED_STARTS
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.registry import METHODS, check_known, method_name
-from benchmark.papers.item import COUNTED, PILOTS, ROUNDS_TO, Cell, Claim, Item, ItemEntry
+from benchmark.papers.item import EQUAL_IN_ALL_RUNS, PILOTS, ROUNDS_TO, Cell, Claim, Item, ItemEntry
 from benchmark.papers.paper import WORDS
 from benchmark.papers.published import KEYS, OF_PAPERS, Line, TableFile, claims_of, read_table
 from benchmark.papers.published_line import check_lines, note_of, published_numbers
@@ -262,7 +262,7 @@ def _check_metrics(item: Item) -> None:
 
 def measures(experiment: Experiment, metric: str) -> bool:
     """Return whether a run of the experiment may have the metric."""
-    if COUNTED.fullmatch(metric):
+    if EQUAL_IN_ALL_RUNS.fullmatch(metric):
         return True
     start = "test/" if ROUNDS_TO.fullmatch(metric) else metric.partition("/")[0] + "/"
     if start in ("test/", "validation/") and (start == "validation/") != experiment.evaluation.validation:

@@ -125,7 +125,7 @@ def cell_result(
     )
 
 
-def counted(item: Item, records: Records) -> Records:
+def without_trials(item: Item, records: Records) -> Records:
     """Return the records of the item's own seeds and of all confirmatory seeds.
 
     A trial may have the same cell key with a different seed. It must not count, because it was

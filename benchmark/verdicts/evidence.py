@@ -95,11 +95,11 @@ def gather_evidence(item: Item, records: Records, assigned: Assignment) -> Evide
     """Gather the evidence for a claim. Raise KeyError for a label that the item does not have."""
     claim, block = assigned.claim, assigned.block
     of_item = {cell.cell_key: records.get(cell.cell_key, {}) for cell in item.cells}
-    counted_runs = _counted_runs(of_item, assigned)
-    of_claim = {label: counted_runs[item.cell(label).cell_key] for label in claim.labels}
+    runs_under_claim = _runs_under_claim(of_item, assigned)
+    of_claim = {label: runs_under_claim[item.cell(label).cell_key] for label in claim.labels}
     computed = uniform(of_claim, claim.contrasts, block.seeds, claim.metric)
     computed_by_key = {item.cell(label).cell_key: runs for label, runs in computed.runs.items()}
-    effective_records = {**counted_runs, **computed_by_key}
+    effective_records = {**runs_under_claim, **computed_by_key}
     results = {
         label: cell_result(item.cell(label), effective_records, item.seeds, claim.metric, claim.endpoint)
         for label in claim.labels
@@ -177,7 +177,7 @@ def _without_seeds(values: Mapping[str, Mapping[int, float]], gone: Container[in
     return left
 
 
-def _counted_runs(records: Records, assigned: Assignment) -> Records:
+def _runs_under_claim(records: Records, assigned: Assignment) -> Records:
     """Return the exploratory runs, and the confirmatory runs of the family's block that began under the claim."""
 
     def counts(run: RunRecord) -> bool:
@@ -185,12 +185,12 @@ def _counted_runs(records: Records, assigned: Assignment) -> Records:
             return run.seed in PILOTS
         return run.seed in assigned.block.seeds and _began_under(run, assigned)
 
-    def with_counted_copies(run: RunRecord) -> RunRecord:
+    def with_copies_that_count(run: RunRecord) -> RunRecord:
         return replace(run, copies=tuple(filter(counts, run.copies))) if run.copies else run
 
     counted: dict[str, dict[int, RunRecord]] = {}
     for key, runs in records.items():
-        counted[key] = {seed: with_counted_copies(run) for seed, run in runs.items() if counts(run)}
+        counted[key] = {seed: with_copies_that_count(run) for seed, run in runs.items() if counts(run)}
     return counted
 
 

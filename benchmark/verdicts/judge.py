@@ -161,7 +161,7 @@ def judge(item: Item, records: Records) -> list[Judged]:
                 claim=claim, verdict="not judged yet", reason=reason, evidence=evidence, judged_in=judged_in
             )
         elif claim.endpoint == "arithmetic":
-            judged[number] = replace(_counted(item, records, claim), evidence=evidence)
+            judged[number] = replace(_judge_exactly(item, records, claim), evidence=evidence)
         else:
             families.setdefault((evidence.block, evidence.family), {})[number] = evidence
     for (block, family), members in families.items():
@@ -358,7 +358,7 @@ def _shares(fallen: Mapping[str, int], n: int) -> str:
     return ", ".join(f"{label}: {share_text(count, n)}" for label, count in fallen.items() if count)
 
 
-def _counted(item: Item, records: Records, claim: Claim) -> Judged:
+def _judge_exactly(item: Item, records: Records, claim: Claim) -> Judged:
     """Judge a claim on values that are computed, or equal in every run: exactly, with one value per cell.
 
     The networks of reduced profiles have other sizes than the paper's, so that their sizes judge

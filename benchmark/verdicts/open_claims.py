@@ -5,22 +5,23 @@ from collections.abc import Iterable, Mapping
 
 from benchmark.papers.item import Item
 from benchmark.records.record import Records
-from benchmark.verdicts.cell_results import counted
+from benchmark.verdicts.cell_results import without_trials
 from benchmark.verdicts.judge import Judged, judge
 
 
 def decided_cells(item: Item, records: Records) -> set[str]:
     """Return the keys of the cells with runs that decide a claim of the item."""
-    labels = {
-        label for judged in judge(item, counted(item, records)) if judged.is_decided for label in judged.claim.labels
-    }
+    labels = set[str]()
+    for judged in judge(item, without_trials(item, records)):
+        if judged.is_decided:
+            labels.update(judged.claim.labels)
     return {cell.cell_key for cell in item.cells if cell.label in labels}
 
 
 def could_decide(items: Iterable[Item], records: Records) -> dict[int, int]:
     """Return `looks_of` for the items' claims, without items that still wait for trials."""
     ready = [item for item in items if not item.choices]
-    return looks_of(judged for item in ready for judged in judge(item, counted(item, records)))
+    return looks_of(judged for item in ready for judged in judge(item, without_trials(item, records)))
 
 
 def looks_of(claims: Iterable[Judged]) -> dict[int, int]:

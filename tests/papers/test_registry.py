@@ -16,7 +16,7 @@ import pytest
 from benchmark.papers.item import Claim, Item
 from benchmark.papers.items import VARIANT_OF, base_of, items
 from benchmark.records.copies import read_copy
-from benchmark.verdicts.cell_results import counted
+from benchmark.verdicts.cell_results import without_trials
 from benchmark.verdicts.families import families_in
 from benchmark.verdicts.judge import judge
 from sweeps.plan import plan
@@ -113,7 +113,7 @@ def test_a_withdrawn_claim_keeps_the_verdict_of_its_time():
     decided = 0
     resolved = plan(items(names, "laptop"), ROOT / "results", tell=False)
     for item in resolved.items:
-        for judged in judge(item, counted(item, resolved.records)):
+        for judged in judge(item, without_trials(item, resolved.records)):
             claim = judged.claim
             kept = claim.verdicts.get(item.hash_of(claim), "")
             if claim.withdrawn and judged.is_decided:

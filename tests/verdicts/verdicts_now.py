@@ -13,7 +13,7 @@ from typing import Any
 from benchmark.cli.report import COMMITTED, on_disk
 from benchmark.papers.items import ITEMS, VARIANTS
 from benchmark.records.collect import read_once, read_records
-from benchmark.verdicts.cell_results import counted
+from benchmark.verdicts.cell_results import without_trials
 from benchmark.verdicts.judge import judge
 from benchmark.verdicts.rule import RULE_VERSION
 from tests.conftest import ROOT
@@ -24,7 +24,7 @@ def verdicts(results: Path) -> dict[str, dict[str, Any]]:
     read = read_once(partial(read_records, with_runs=False))
     found: dict[str, dict[str, Any]] = {}
     for item, records in on_disk((*ITEMS, *VARIANTS), COMMITTED, results, read):
-        for judged in judge(item, counted(item, records)):
+        for judged in judge(item, without_trials(item, records)):
             if judged.estimate is None:
                 continue
             name = item.hash_of(judged.claim)
