@@ -22,9 +22,8 @@ ENDPOINTS = ("last", "end", "speed", "throughout", "reached", "spread", "collaps
 LAST_ROUNDS = re.compile(r"last_(\d+)")  # a further endpoint: the mean over the last N rounds
 # The metric "rounds_to/0.4": the number of rounds to an accuracy of 40 %.
 ROUNDS_TO = re.compile(r"rounds_to/(0?\.\d+)")
-EQUAL_IN_ALL_RUNS = re.compile(
-    r"parameters|MFLOP|MB|classes.*|exchange/\w+"
-)  # metrics with the same value in every run
+# Metrics with the same value in every run.
+EQUAL_IN_ALL_RUNS = re.compile(r"parameters|MFLOP|MB|classes.*|exchange/\w+")
 # Exploratory and confirmatory seeds; seeds from 1000 on are for tuning.
 PILOTS, CONFIRMING = range(100), range(100, 1000)
 
