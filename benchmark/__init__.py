@@ -15,8 +15,11 @@ logging.getLogger("matplotlib").setLevel(logging.ERROR)
 logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # it warns without triton, which runs do not need
 
 
-def load(results: "str | Path") -> "pd.DataFrame":
-    """Return all run records in a results folder as one table (`benchmark.records.collect.load`)."""
+def load(results: "str | Path", *fields: str) -> "pd.DataFrame":
+    """Return all run records in a results folder as one table (`benchmark.records.collect.load`).
+
+    `fields` are dotted names of further settings that become columns, such as "method.threshold".
+    """
     from benchmark.records import collect  # imports torch, which is slow to import and which most commands do not need
 
-    return collect.load(results)
+    return collect.load(results, *fields)

@@ -98,10 +98,26 @@ def field_names(cls: Any, path: str = "") -> Iterator[str]:
     """Yield the dotted names of a dataclass's fields and of all nested fields, for every kind that a field may have."""
     for f in dataclasses.fields(cls):
         hint, name = _hints(cls)[f.name], _join(path, f.name)
-        kinds = [kind for kind in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(kind)]
-        for kind in (*kinds, *f.metadata.get("kinds", ())):
+        for kind in (*_kinds(hint), *f.metadata.get("kinds", ())):
             yield from field_names(kind, name)
         yield name
+
+
+def _kinds(hint: Any) -> list[Any]:
+    """Return the dataclasses that are values of a field with this type."""
+    return [kind for kind in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(kind)]
+
+
+def _of_other_kind(name: str, field: str, hint: Any) -> str:
+    """Return a hint for an unknown name such as "partition.alpha" that is a field of other kinds of `partition`.
+
+    `hint` is the type of the field "partition". Return an empty string if no kind has it.
+    """
+    start, _, last = name.rpartition(".")
+    if start != field:
+        return ""
+    kinds = [kind_of(kind) for kind in _kinds(hint) if last in {f.name for f in dataclasses.fields(kind)}]
+    return f"{start}.kind {' or '.join(kinds)} has it; type --{start}.kind={kinds[0]}" if kinds else ""
 
 
 def imported(name: str, field: str) -> Any:
@@ -319,8 +335,10 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
         try:
             values[key] = reader(raw, _join(path, key)) if reader else read_as(hints[key], raw, _join(path, key))
         except UnknownKey as error:
-            elsewhere = "" if path or not error.hint.startswith("choose ") else full_name(error.name, cls)
-            raise ConfigError(f"{error.what}; {elsewhere}") if elsewhere else error from None
+            hint = ""
+            if not path and error.hint.startswith("choose "):  # no name in the same table is near
+                hint = _of_other_kind(error.name, key, hints[key]) or full_name(error.name, cls)
+            raise ConfigError(f"{error.what}; {hint}") if hint else error from None
     missing = [
         name
         for name, f in fields.items()

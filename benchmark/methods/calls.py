@@ -36,9 +36,14 @@ COLUMNS = (  # the columns of `benchmark.load`
     "labels",
     "network",
     "partition",
+    "R",
+    "alpha",
+    "N_s",
     "K",
     "C",
     "T",
+    "rounds",
+    "lr",
 )
 OF_THE_SUITE = ("comm/shared_images",)  # metrics with a reserved start that methods of the suite report
 LARGEST = 1e300  # the bound on the size of a number in a run record (`records.schema`)
@@ -100,9 +105,16 @@ def check_size(owner: object, function: str, name: str, value: Any) -> None:
 
 
 def models_of(method: Any, state: fl.State) -> dict[str, fl.Weights]:
-    """Call `models` and return the weight sets by name. Raise ConfigError if there is none."""
+    """Call `models` and return the weight sets by name. Raise ConfigError if there is none or the state lacks it."""
     with _only_read(method, "models", state) as given:
-        models = method.models(given)
+        try:
+            models = method.models(given)
+        except KeyError as error:
+            names = ", ".join(list(state.server)[:4]) or "nothing"
+            raise ConfigError(
+                f"models of {method_name(method)} needs {error}, but the server of the State has {names}; return "
+                f"State(server={{{error}: ...}}) from init and round, or define models"
+            ) from error
     if not isinstance(models, Mapping) or not models or not all(map(_is_weights, models.values())):
         _refuse(method, "models", _type(models), "the weights to evaluate by name, such as {'student': weights}")
     return dict(models)

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from benchmark.config import nearest
 from benchmark.errors import ConfigError, DataError, FsslError, one_line
 from benchmark.experiment import NUMERICS
-from benchmark.plain import expanded
+from benchmark.plain import dotted_names, expanded
 from benchmark.records.copies import read_copy, reference_folders
 from benchmark.records.identity import apart_in_words, changed_inputs, seed_folder
 from benchmark.records.record import DIFFERENT_DATA, OLD_CODE, CellRecords, Records, RunRecord, read_run
@@ -26,7 +27,11 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "labels": ("data", "label_setting"),
     "network": ("model", "network"),
     "partition": ("partition", "kind"),
-    **{name: ("federation", name) for name in ("K", "C", "T")},
+    "R": ("partition", "R"),
+    "alpha": ("partition", "alpha"),
+    "N_s": ("data", "N_s"),
+    **{name: ("federation", name) for name in ("K", "C", "T", "rounds")},
+    "lr": ("optimizer", "lr"),
 }
 
 
@@ -188,27 +193,35 @@ def trouble_with(path: Path, error: Exception) -> str:
     return message if message.startswith(str(path)) else f"{path}: {message}"
 
 
-def load(results: str | Path) -> "pd.DataFrame":
+def load(results: str | Path, *fields: str) -> "pd.DataFrame":
     """Return a table with every run and every committed copy in a results folder, as counted in tables.
 
-    The columns are cell_key, seed, status, profile, the settings of `SETTINGS`, round, and one per
-    metric, with NaN if it was not measured. Accuracies are fractions. A committed copy has the
-    metrics of its evaluated rounds. Records that cannot be read are left out, each with a line on
-    standard error. Raise DataError for a folder without records.
+    The columns are cell_key, seed, status, profile, the settings of `SETTINGS`, one for each name in `fields`, round,
+    and one per metric, with NaN if it was not measured. `fields` are dotted names of further settings, such as
+    "method.threshold" or "optimizer.schedule.kind"; a run without such a field has NaN. Accuracies are fractions. A
+    committed copy has the metrics of its evaluated rounds. Seeds from 1000 on are trials of `fssl tune`. Records that
+    cannot be read are left out, each with a line on standard error. Raise DataError for a folder without records, and
+    ConfigError for a field that no run has.
 
     `results` may also be the folder of a release (`fssl report --release`); its table has one more column,
-    "trained_by".
+    "trained_by", and no `fields`.
     """
     folder = expanded(results)
     troubles = list[str]()
     if (folder / RELEASED).is_file():
+        if fields:
+            raise ConfigError(f"{folder} is a release; read the column experiment of its runs.parquet for {fields[0]}")
         return _read_parquet(folder / RELEASED)
     records = every_record(folder, troubles)
     for trouble in troubles:
         print(f"fssl: {trouble}", file=sys.stderr)
-    frame = frame_of(records)
+    frame = frame_of(records, fields)
     if not len(frame):
         raise DataError(f"{folder} contains no records; name a results folder, such as results/")
+    for name in fields:
+        if frame[name].isna().all():
+            known = {other for record in records for other in dotted_names(record.experiment)}
+            raise ConfigError(f"no run has a value of the field {name!r}; {nearest(name, sorted(known))}")
     return frame
 
 
@@ -219,11 +232,11 @@ def every_record(folder: Path, troubles: list[str]) -> list[RunRecord]:
     return [record for seeds in records.values() for record in seeds.values()]
 
 
-def frame_of(records: Iterable[RunRecord]) -> "pd.DataFrame":
+def frame_of(records: Iterable[RunRecord], fields: Sequence[str] = ()) -> "pd.DataFrame":
     """Return the rounds of these records as a table, with the columns of `load`."""
     import pandas as pd  # slow to import, and only notebooks need it
 
-    return pd.DataFrame([row for record in records for row in _rows(record)])
+    return pd.DataFrame([row for record in records for row in _rows(record, fields)])
 
 
 def _read_parquet(path: Path) -> "pd.DataFrame":
@@ -238,7 +251,15 @@ def _read_parquet(path: Path) -> "pd.DataFrame":
         raise DataError(f"{path} is not a release ({one_line(error)}); `fssl report --release` writes one") from None
 
 
-def _rows(record: RunRecord) -> Iterator[dict[str, Any]]:
+def _value_at(experiment: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a dotted name such as "optimizer.schedule.kind", or None if there is none."""
+    value: Any = experiment
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _rows(record: RunRecord, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield one row per round."""
     run = {
         "cell_key": record.cell_key,
@@ -246,6 +267,7 @@ def _rows(record: RunRecord) -> Iterator[dict[str, Any]]:
         "status": record.status,
         "profile": record.result.get("profile"),
         **{name: record.experiment[part].get(field) for name, (part, field) in SETTINGS.items()},
+        **{name: _value_at(record.experiment, name) for name in fields},
     }
     for line in record.rounds:
         measured = {name: values[line["round"]] for name, values in record.measures.items() if line["round"] in values}

@@ -66,6 +66,7 @@ TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federatio
         ("run --config nothing.yaml", 65, "nothing.yaml"),
         ("run --cell ssfl/tab2:FedAvg/ful", 65, "FedAvg/full"),
         ("run --federation.alpha=1", 65, "'partition.alpha'"),
+        ("run --partition.alpha=0.1", 65, "type --partition.kind=dirichlet"),
         ("run --method semifl --method.objective=1", 65, "method.objective"),
         ("run --threads 0", 65, "--threads: 0"),
         ("run --engine pool --threads 2", 65, "--threads: 2"),

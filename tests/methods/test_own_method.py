@@ -56,6 +56,12 @@ TOO_MANY = {**SELECTED, "candidates_ND": torch.ones(3, 3, dtype=torch.bool)}
     [
         (SSFL, "init", {"student": 1}, "init of ssfl returned {'student': int}; return State(server={...})"),
         (SSFL, "round", STATE, f"round 1 of ssfl returned State; {OF_ROUND}"),
+        (
+            SSFL,
+            "round",
+            (State(server={"w": LOSS}), {}),
+            "models of ssfl needs 'average', but the server of the State has w;",
+        ),
         (SSFL, "round", (STATE, None), f"round 1 of ssfl returned State and NoneType; {OF_ROUND}"),
         (SSFL, "round", (STATE, {"loss": "low"}), f"round 1 of ssfl returned str as 'loss'; {OF_ROUND}"),
         (SSFL, "round", (STATE, {3: 1.0}), f"round 1 of ssfl returned float as 3; {OF_ROUND}"),

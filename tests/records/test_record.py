@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import benchmark
 from benchmark.data.datasets import load
-from benchmark.errors import DataError
-from benchmark.experiment import Evaluation, from_json
+from benchmark.errors import ConfigError, DataError
+from benchmark.experiment import Evaluation, from_json, to_json
 from benchmark.methods.ts_server_ema import TSServerEMA
 from benchmark.models.build import build
 from benchmark.papers.items import items
@@ -191,6 +191,19 @@ def test_a_run_is_a_row_a_round(results):
         assert {name: row[name] for name in line} == line
     assert set(table.method) == {"ssfl"} and set(table.K) == {TINY.federation.K}
     assert set(table.status) == {"done"} and set(table.data) == {"digits"}
+
+
+def test_the_table_has_the_environmental_factors_and_any_field_by_name(results):
+    run_as_json = to_json(TINY)
+    name = "method.objective.threshold"
+    table = benchmark.load(results, name, "optimizer.schedule.kind")
+    assert set(table.R) == {run_as_json["partition"]["R"]} and table.alpha.isna().all()  # class skew has no alpha
+    assert set(table.N_s) == {TINY.data.N_s} and set(table.rounds) == {TINY.federation.rounds}
+    assert set(table.lr) == {TINY.optimizer.lr}
+    assert set(table[name]) == {run_as_json["method"]["objective"]["threshold"]}
+    assert set(table["optimizer.schedule.kind"]) == {"cosine"}
+    with pytest.raises(ConfigError, match="did you mean 'method.objective.threshold'"):
+        benchmark.load(results, "method.objective.thresold")
 
 
 def test_a_folder_without_records_is_named(tmp_path):
