@@ -87,8 +87,9 @@ def _temporary(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
 
 
 def cannot_write(path: Path, error: OSError) -> CannotWrite:
-    kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else CannotWrite
-    return kind(f"{path} cannot be written ({error.strerror}); free some space, or name a different folder")
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "free some space, or name a different folder" if is_full else "name a different folder"
+    return (DiskFull if is_full else CannotWrite)(f"{path} cannot be written ({error.strerror}); {remedy}")
 
 
 def flush_folder(path: Path) -> None:

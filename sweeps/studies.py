@@ -24,7 +24,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment, to_json
 from benchmark.methods.registry import method_name
 from benchmark.papers.items import cell_named
-from benchmark.plain import read_table
+from benchmark.plain import dotted_names, read_table
 from benchmark.records.sources import own_names, sources
 from sweeps.factors import with_fields
 
@@ -190,8 +190,9 @@ class Study(Checked):
 def _value(experiment: Experiment, field: str) -> Any:
     try:
         return attrgetter(field)(experiment)
-    except AttributeError as error:
-        raise ConfigError(f"{field}: {error}") from None
+    except AttributeError:
+        known = list(dotted_names(to_json(experiment)))
+        raise ConfigError(f"unknown field {quoted(field)} in --search; {nearest(field, known)}") from None
 
 
 def study_of_words(words: Sequence[str], experiment: Experiment, *, typed: str, **given: int) -> Study:

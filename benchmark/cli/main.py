@@ -229,6 +229,8 @@ def _check_folders(options: argparse.Namespace) -> None:
     """Raise DataError if the command needs a results folder that does not exist."""
     if options.verb not in (*READING, *SHOWING) or options.results.is_dir() or options.results == DEFAULT_RESULTS:
         return
+    if options.results.exists():
+        raise DataError(f"--results: {options.results} is not a folder; name a folder")
     if options.verb in READING:
         raise DataError(f"--results: {options.results} does not exist; check its name, or create the folder first")
     print(f"fssl: {options.results} does not exist yet, so no run in it counts", file=sys.stderr)

@@ -174,6 +174,8 @@ def _in_words(bundle: Bundle, again: Sequence[str], believed: Sequence[str], unc
         unchecked_seeds = [(label, bundle.split_seeds(key, names)[0]) for key, label in cells]
         which = ", ".join(f"{label} {seeds_text(some)}" for label, some in unchecked_seeds if some)
         said.append(f"this machine could not check by training: {which} ({reason})")
+    if not again and len(unchecked) < len(bundle.records):
+        said.append("none of its numbers was checked by training: --retrain 1 trains a run again")
     return "; ".join(said)
 
 

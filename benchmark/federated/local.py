@@ -24,6 +24,7 @@ from benchmark.federated.round_metrics import PseudoLabelQuality
 from benchmark.federated.trees import moved, read_at_once
 from benchmark.methods.calls import OF_PSEUDO_LABELS, check_size, finished, loss_of
 from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Step, Weights
+from benchmark.methods.registry import method_name
 from benchmark.optimizer import Optimizer
 from benchmark.streams import seed_global, stream_seed, torch_stream
 
@@ -227,6 +228,11 @@ def train(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weigh
             parameter.grad = None
         group["lr"] = base * module.rate_at(index)
         loss = module.training_step(batch, index)
+        if not loss.requires_grad:
+            raise ConfigError(
+                f"the loss of {method_name(module.update)} depends on no weight that is trained; compute it from "
+                "step.trainable, and not under no_grad or from detached values"
+            )
         loss.backward()
         module.configure_gradient_clipping(optimizer)
         take_step()

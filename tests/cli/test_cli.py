@@ -68,6 +68,8 @@ TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federatio
         ("run --federation.alpha=1", 65, "'partition.alpha'"),
         ("run --partition.alpha=0.1", 65, "type --partition.kind=dirichlet"),
         ("run --method semifl --method.objective=1", 65, "method.objective"),
+        ("tune --search optimiser.lr=0.1,0.2", 65, "'optimizer.lr'"),
+        ("status --results pyproject.toml", 66, "not a folder"),
         ("run --threads 0", 65, "--threads: 0"),
         ("run --engine pool --threads 2", 65, "--threads: 2"),
         ("run --engine cpu", 65, "auto, reference, pool"),

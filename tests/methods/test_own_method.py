@@ -72,6 +72,7 @@ TOO_MANY = {**SELECTED, "candidates_ND": torch.ones(3, 3, dtype=torch.bool)}
         (ConsistencyUpdate, "start", {"student": {}}, f"start of {UPDATE} returned {{'student': dict}}; {OF_START}"),
         (ConsistencyUpdate, "start", Local(trainable={"w": 1}), f"start of {UPDATE} returned Local; {OF_START}"),  # type: ignore[dict-item]
         (ConsistencyUpdate, "loss", LOSS, f"loss of {UPDATE} returned Tensor[]; {OF_LOSS}"),
+        (ConsistencyUpdate, "loss", (LOSS, {}), f"the loss of {UPDATE} depends on no weight that is trained"),
         (ConsistencyUpdate, "loss", (torch.ones(2), {}), f"loss of {UPDATE} returned Tensor[2] and {{}}; {OF_LOSS}"),
         (ConsistencyUpdate, "loss", (LOSS, {"l": 1.0}), f"loss of {UPDATE} returned float as 'l'; {OF_LOSS}"),
         (ConsistencyUpdate, "loss", (LOSS, {"v": torch.ones(2)}), f"{UPDATE} returned Tensor[2] as 'v'; {OF_LOSS}"),
