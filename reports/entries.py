@@ -13,7 +13,7 @@ from benchmark.records.versions import numerics_caveat
 from benchmark.verdicts.cell_results import ACCURACY, CellResult
 from benchmark.verdicts.statistics import Summary
 from reports.formatting import WORDS, shown, unit_of
-from reports.item_results import ItemResults
+from reports.item_results import KEPT, ItemResults
 from reports.tables import TableEntry
 
 SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
@@ -178,10 +178,10 @@ def notes_of(reported: ItemResults) -> tuple[str, ...]:
     """Return the notes of the table and of its values.
 
     The latter are the cells' own notes, who has labels if cells differ in it, which values were selected on test
-    data, and which cells wait for trials.
+    data, which cells wait for trials, and which selected no pseudo-label at the end.
     """
     item = reported.item
-    results = reported.of(item.metrics[0]).values()
+    results = list(reported.of(item.metrics[0]).values())
     chosen = [result.cell.label for result in results if result.selected_on_test]
     where = "" if len(chosen) == sum(result.n > 0 for result in results) else f" ({', '.join(chosen)})"
     waiting = ", ".join(choice.label for choice in item.choices)
@@ -191,8 +191,22 @@ def notes_of(reported: ItemResults) -> tuple[str, ...]:
         *_who_has_labels(item),
         *([f"{SELECTED_ON_TEST}{where}"] if chosen else []),
         *([f"waits for trials: {waiting}"] if waiting else []),
+        *_without_pseudo_labels(results),
         *filter(None, [numerics_caveat(reported.runs)]),
     )
+
+
+def _without_pseudo_labels(results: Iterable[CellResult]) -> list[str]:
+    """Return a note on the cells whose runs all selected no pseudo-label in the last round."""
+    labels = []
+    for result in results:
+        kept = [run.last(KEPT) for run in result.runs if run.result]
+        if kept and not any(kept) and None not in kept:
+            labels.append(result.cell.label)
+    if not labels:
+        return []
+    named = f"{', '.join(labels[:4])}{' and others' if labels[4:] else ''}"
+    return [f"{named}: no pseudo-label was selected in the last round"]
 
 
 def _own_notes(item: Item) -> list[str]:

@@ -16,6 +16,7 @@ from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.statistics import summary
 from reports.claims import rows_of
 from reports.claims_table import claims_table
+from reports.entries import notes_of
 from reports.exports import item_result
 from reports.formatting import plain_quote, sentence
 from reports.item_results import ItemResults
@@ -302,3 +303,20 @@ def test_latex_groups_heads_and_has_its_caption() -> None:
     assert r"\caption{100 \% of it.}" in text and r"\multicolumn{2}{c}{G\_1}" in text and r"\cmidrule(lr){2-3}" in text
     assert r"a \& b & \textbf{1.00} $\pm$ 0.10 & -- \\" in text
     assert text.count(r"\begin{") == text.count(r"\end{") == 2
+
+
+def test_cells_without_a_pseudo_label_at_the_end_are_named() -> None:
+    """Both runs of a selected none; one of b's two did; the supervised baseline has no pseudo-labels."""
+    cells = [make_cell(name, {"method": name}, 950 + n) for n, name in enumerate(("a", "b", "labels"))]
+    item = Item(name="toy/tab9", title="t", profile="demo", cells=tuple(cells), seeds=2)
+    kept: dict[str, list[dict[str, float]]] = {
+        "a": [{"pseudo/kept": 0.0}] * 2,
+        "b": [{"pseudo/kept": 0.0}, {"pseudo/kept": 0.1}],
+        "labels": [{}, {}],
+    }
+    records = {}
+    for cell in cells:
+        runs = [make_record(cell, seed, {"test/accuracy": 0.5, **last}) for seed, last in enumerate(kept[cell.label])]
+        records[cell.cell_key] = dict(enumerate(runs))
+    (note,) = [note for note in notes_of(ItemResults(item, records)) if "pseudo-label" in note]
+    assert note.startswith("a: no pseudo-label was selected")
