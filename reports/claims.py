@@ -205,7 +205,8 @@ class ClaimRow:
         claim = self.claim
         if claim.quote:
             return f"“{plain_quote(claim.quote)}” ({claim.source})"
-        return f"a question of ours: {claim.source.removeprefix('our question: ')}"
+        about = claim.source.removeprefix("our question: ")
+        return "a question of ours" if about == "ours" else f"a question of ours: {about}"
 
     @property
     def estimate(self) -> str:
