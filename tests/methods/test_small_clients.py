@@ -57,7 +57,7 @@ def test_clients_with_one_image(name):
 
 def test_a_client_without_images_is_named_where_it_is_asked():
     """Use SSFL, which trains the whole cohort: C = K, so that client 0 is part of it."""
-    with pytest.raises(ConfigError, match="holder 0 has no images for the stream 'unlabelled' of its local training"):
+    with pytest.raises(ConfigError, match="client 0 has no images for the stream 'unlabelled' of its local training"):
         two_rounds("crl-grouping", (0,), 0, 0)
 
 

@@ -26,6 +26,7 @@ from reports.board import (
 )
 from reports.item_results import ItemResults
 from reports.rendering import page_file
+from reports.submissions import Submission
 from reports.tables import Table, TableEntry
 from tests.reports.fakes import accuracies, make_record
 
@@ -56,12 +57,12 @@ def own(item: Item, ends: Mapping[str, Sequence[float]]) -> ItemResults:
     return ItemResults(item, accuracies([(cell_of(item, method), values) for method, values in ends.items()]))
 
 
-def sent(runs: Sequence[RunRecord], labels: Mapping[str, str], verified: Sequence[Any] = (), **card: Any) -> Any:
+def sent(runs: Sequence[RunRecord], labels: Mapping[str, str], verified: Sequence[Any] = (), **card: Any) -> Submission:
     """Make an accepted submission, in the form that the site reads."""
     texts = {"title": "T", "by": "Ann", "note": "", **card}
     bundle = Bundle(card={**texts, "labels": labels}, records=runs, source={}, content=b"")
     again = [name for check in verified for name in check["runs"]]
-    return {"bundle": bundle, "name": "t.zip", "noted": {"retrained": again, "believed": [], "verified": verified}}
+    return Submission(name="t.zip", bundle=bundle, retrained=again, believed=[], verified=verified)
 
 
 def strangers(item: Item, values: Sequence[float], **changes: Any) -> list[RunRecord]:
