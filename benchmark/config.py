@@ -116,7 +116,7 @@ def _of_other_kind(name: str, field: str, hint: Any) -> str:
     start, _, last = name.rpartition(".")
     if start != field:
         return ""
-    kinds = [kind_of(kind) for kind in _kinds(hint) if last in {f.name for f in dataclasses.fields(kind)}]
+    kinds = [kind_of(kind) for kind in _kinds(hint) if last in _hints(kind)]
     return f"{start}.kind {' or '.join(kinds)} has it; type --{start}.kind={kinds[0]}" if kinds else ""
 
 

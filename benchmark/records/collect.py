@@ -261,13 +261,14 @@ def _value_at(experiment: Mapping[str, Any], name: str) -> Any:
 
 def _rows(record: RunRecord, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield one row per round."""
+    named = {name: _value_at(record.experiment, name) for name in fields}
     run = {
         "cell_key": record.cell_key,
         "seed": record.seed,
         "status": record.status,
         "profile": record.result.get("profile"),
         **{name: record.experiment[part].get(field) for name, (part, field) in SETTINGS.items()},
-        **{name: _value_at(record.experiment, name) for name in fields},
+        **named,
     }
     for line in record.rounds:
         measured = {name: values[line["round"]] for name, values in record.measures.items() if line["round"] in values}

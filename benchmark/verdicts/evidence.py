@@ -129,10 +129,11 @@ def gather_evidence(item: Item, records: Records, assigned: Assignment) -> Evide
         *mixtures(computed.runs, claim.contrasts, confirmed, claim.metric),
     )
     room = room_of(item, effective_records, claim)
+    judged_values = {label: replace(result, values=values[label]) for label, result in results.items()}
     return Evidence(
         claim=claim,
         differences=_differences(claim, values, collapsed),
-        results={label: replace(result, values=values[label]) for label, result in results.items()},
+        results=judged_values,
         collapsed=collapsed,
         diverged=tuple(f"{label} seed {seed}" for label, result in results.items() for seed in result.diverged),
         below=below,
