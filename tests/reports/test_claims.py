@@ -66,9 +66,8 @@ def test_the_table_of_seeds_has_the_values_that_are_judged() -> None:
     records = accuracies([(item.cells[0], [0.5] * 9), (item.cells[1], [None, *[0.4] * 8])], first=100)
     table = found((item, begun_under(item, records))).seeds
     assert table is not None
-    first, second = ([entry.line for entry in row.entries] for row in table.rows[:2])
-    assert first == ["seed 100", "50.00", "0.00", "+50.00"]
-    assert second == ["seed 101", "50.00", "40.00", "+10.00"]
+    assert [entry.line for entry in table.rows[0].entries] == ["seed 100", "50.00", "0.00", "+50.00"]
+    assert [entry.line for entry in table.rows[1].entries] == ["seed 101", "50.00", "40.00", "+10.00"]
 
 
 def test_a_decided_claim_has_its_numbers_and_one_on_collapse_without_a_seed_is_not_run(tmp_path: Path) -> None:
