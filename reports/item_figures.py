@@ -230,8 +230,9 @@ def clip(axes: Axes, known: Mapping[str, Mapping[str, Series]], baseline: float 
 
     `known`: the curves of each panel, in percent; their axes share the scale of `axes`. `baseline`: the final accuracy
     of the supervised baseline, in percent; without one the axis stays as it is. Lines that end slightly lower are also
-    shown. A line is clipped if it ends further below the baseline than the best line ends above it. The axis ends above
-    the last value of every band, and of every single run if there is no band.
+    shown. A line is clipped if it ends further below the baseline than the best line ends above it. If that would hide
+    more than half of the lines, the axis stays as it is. The axis ends above the last value of every band, and of every
+    single run if there is no band.
     """
     ends: dict[tuple[str, str], float] = {}
     for title, lines in known.items():
@@ -246,7 +247,8 @@ def clip(axes: Axes, known: Mapping[str, Mapping[str, Series]], baseline: float 
     lowest = min([end for end in ends.values() if end >= baseline - span], default=baseline)
     low = min(baseline, lowest) - MARGIN * span
     drawn = [series.runs.to_numpy() for lines in known.values() for series in lines.values() if series.runs.size]
-    if min(float(np.nanmin(values)) for values in drawn) >= low:
+    number_hidden = sum(end < low for end in ends.values())
+    if min(float(np.nanmin(values)) for values in drawn) >= low or 2 * number_hidden > len(ends):
         return ""
     tops = [highest]
     for lines in known.values():

@@ -359,3 +359,16 @@ def test_the_clipped_axis_shows_the_ends_of_all_runs_and_bands():
         low, high = axes.get_ylim()
         assert 10.0 < low < 49.3 and top < high < 1.1 * top
     plt.close("all")
+
+
+def test_an_axis_that_would_hide_most_lines_stays():
+    """The baseline ends at 47 %; one line ends above it, and then one or two end far below it."""
+
+    def ending(value: float) -> Series:
+        runs = pd.DataFrame({0: [10.0, value]}, index=[1, 2])
+        return Series(runs=runs, finished=[0], diverged=(), band=runs.iloc[:0])
+
+    lines = {"best": ending(50.0), "low": ending(27.0)}
+    axes = plt.figure().subplots()
+    assert clip(axes, {"": lines}, 47.0) and not clip(axes, {"": {**lines, "lower": ending(20.0)}}, 47.0)
+    plt.close("all")
