@@ -8,6 +8,7 @@ the keys of the TOML file.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 from benchmark.config import from_plain, nearest, read_as
@@ -187,9 +188,10 @@ def _controls(file: TableFile, cells: Sequence[Cell]) -> Iterator[Cell]:
 
 def _notes(paper: Paper, name: str, file: TableFile, entries: Sequence[PublishedLine]) -> Iterator[str]:
     """Return the notes below the item, each once."""
-    reduced_settings = [entry.reduced for entry in entries if entry.reduced]
-    if reduced_settings:
-        yield from dict.fromkeys(note for reduced in reduced_settings for note in reduced.notes)
+    scales = [entry.reduced for entry in entries if entry.reduced]
+    if scales:
+        notes = chain.from_iterable(scale.notes for scale in scales)
+        yield from dict.fromkeys(notes)
     else:
         yield from file.notes
     yield from dict.fromkeys(SELECTIONS[entry.experiment.evaluation.selection] for entry in entries)

@@ -220,7 +220,9 @@ def load(results: str | Path, *fields: str) -> "pd.DataFrame":
         raise DataError(f"{folder} contains no records; name a results folder, such as results/")
     for name in fields:
         if frame[name].isna().all():
-            known = {other for record in records for other in dotted_names(record.experiment)}
+            known = set[str]()
+            for record in records:
+                known.update(dotted_names(record.experiment))
             raise ConfigError(f"no run has a value of the field {name!r}; {nearest(name, sorted(known))}")
     return frame
 
@@ -236,7 +238,10 @@ def frame_of(records: Iterable[RunRecord], fields: Sequence[str] = ()) -> "pd.Da
     """Return the rounds of these records as a table, with the columns of `load`."""
     import pandas as pd  # slow to import, and only notebooks need it
 
-    return pd.DataFrame([row for record in records for row in _rows(record, fields)])
+    rows: list[dict[str, Any]] = []
+    for record in records:
+        rows += _rows(record, fields)
+    return pd.DataFrame(rows)
 
 
 def _read_parquet(path: Path) -> "pd.DataFrame":

@@ -117,7 +117,8 @@ def files_of(start: str) -> dict[str, bytes]:
 def hash_of(files: Mapping[str, bytes]) -> str:
     """Return a hash of the names and contents of the modules, wherever they are."""
     digest = hashlib.sha256()
-    for module, source in sorted((module_of(name), source) for name, source in files.items()):
+    modules = [(module_of(name), source) for name, source in files.items()]
+    for module, source in sorted(modules):
         digest.update(f"{module} {len(source)}\n".encode() + source)
     return digest.hexdigest()[:16]
 

@@ -20,8 +20,11 @@ def decided_cells(item: Item, records: Records) -> set[str]:
 
 def could_decide(items: Iterable[Item], records: Records) -> dict[int, int]:
     """Return `looks_of` for the items' claims, without items that still wait for trials."""
-    ready = [item for item in items if not item.choices]
-    return looks_of(judged for item in ready for judged in judge(item, without_trials(item, records)))
+    claims: list[Judged] = []
+    for item in items:
+        if not item.choices:
+            claims += judge(item, without_trials(item, records))
+    return looks_of(claims)
 
 
 def looks_of(claims: Iterable[Judged]) -> dict[int, int]:

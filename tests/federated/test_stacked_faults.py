@@ -725,7 +725,7 @@ def test_memory_that_is_used_again_takes_over_what_the_next_round_receives(recor
         both.reference.training_step(number, 0)
         both.stacked.training_step(number, 0)
     counts = both.engine.runner.counts
-    assert not counts.reasons and not counts.alone
+    assert not counts.reasons and not counts.one_at_a_time
     assert bool(counts.not_recorded) == (recorder is Failing or by_number)
     assert both.off < 1e-11 and difference(first, before) == 0.0
 

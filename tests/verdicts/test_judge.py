@@ -235,7 +235,7 @@ def test_a_diverged_run_counts_with_the_worst_accuracy():
     ],
 )
 def test_the_reason_says_how_a_diverged_run_counts(claim: dict[str, str], words: str):
-    """As it does: "left out" if and only if its seed can never count."""
+    """The words are "left out" exactly if the seed of the run can never count."""
     item = pair(**claim)
     up: list[float | None] = [0.5 + d for d in GOOD[:9]]
     (seen,) = judge(item, accuracies([(item.cells[0], up), (item.cells[1], [None, *[0.5] * 8])], first=100))

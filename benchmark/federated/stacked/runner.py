@@ -194,7 +194,7 @@ class GroupRunner(JobRunner):
         """Train the jobs that are in no group, and check all jobs. Raise the same errors as `run`."""
         for index, job in request.jobs.items():
             if index not in request.trained:
-                self.counts.alone[type(job.update).__name__] += 1
+                self.counts.one_at_a_time[type(job.update).__name__] += 1
                 member = request.waiting.pop(index, None)
                 if member is None:
                     outcome = self.run(job, request.round, copied(request.privates[index]))

@@ -26,7 +26,8 @@ class Counts:
     compared: int = 0  # steps that the guard compared
     steps: int = 0  # local steps of all jobs in these ticks
     together: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # jobs by kind
-    alone: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # jobs trained one at a time, by update
+    # The number of jobs that were trained one at a time, by update.
+    one_at_a_time: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     reasons: dict[str, str] = field(default_factory=dict)  # why a kind trains one job at a time
     not_recorded: dict[str, str] = field(default_factory=dict)  # why a kind's steps are not recorded
 
