@@ -48,12 +48,15 @@ class Slow(fl.Method):
 def test_server_time_has_no_work_of_clients(engine: Any, tmp_path: Path) -> None:
     experiment = tiny_experiment(method=Slow())
     workers = 1 if engine == "reference" else 2  # in two workers, two clients sleep at the same time
+    # While the last client sleeps in a worker, the method may average the other three.
+    together = 0.0 if engine == "reference" else 3 / 4 * AVERAGING
     run(experiment, tmp_path, engine=EngineOptions(engine=engine, workers=workers if workers > 1 else None))
     (folder,) = (tmp_path / "runs" / experiment.cell_key).iterdir()
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     for line in rounds:
         assert line["time/server_seconds"] >= AT_SERVER + AVERAGING
-        assert line["time/server_seconds"] + 4 / workers * AT_CLIENT <= line["time/round_seconds"] + 1e-3
+        of_clients = 4 / workers * AT_CLIENT - together
+        assert line["time/server_seconds"] + of_clients <= line["time/round_seconds"] + 1e-3
     result = record_of(folder).result
     assert result["server_seconds"] == pytest.approx(sum(line["time/server_seconds"] for line in rounds), abs=1e-3)
     assert "time/server_seconds" not in result["last"]
