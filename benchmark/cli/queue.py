@@ -70,6 +70,7 @@ def work_queue(options: argparse.Namespace) -> int:
     check_launch(options)
     from benchmark.records.run_lock import locked
     from sweeps import queue
+    from sweeps.queue_claims import unjudged
 
     file = options.file or queue.QUEUE
     entries = queue.read_queue(file)
@@ -77,6 +78,9 @@ def work_queue(options: argparse.Namespace) -> int:
     here = _machine(options)
     units = [unit for unit in every_unit if here.trains(unit.entry)]
     report = Report(file=file, minutes=options.minutes, device=here.device, entries=entries, units=every_unit)
+    report.unjudged = unjudged([entry for entry in entries if here.trains(entry)], options.results)
+    for sentence in report.unjudged:
+        print(f"fssl: {sentence}", file=sys.stderr)
     copies = options.copies or options.results / "reference"
     runs = list(dict.fromkeys(run for unit in units for run in unit.runs))
     failure: FsslError | None = None
@@ -240,6 +244,7 @@ class Report:
     units: Sequence["Unit"]
     copies: list[Path] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    unjudged: list[str] = field(default_factory=list)  # claims that the seeds of no entry judge
     time_is_up: bool = False
     seconds: float = 0.0
 
@@ -292,6 +297,7 @@ class Report:
             "stopped": len(table.stopped),
             "copies": [str(path) for path in self.copies],
             "troubles": self.problems,
+            "unjudged": self.unjudged,
             "entries": entries,
         }
 

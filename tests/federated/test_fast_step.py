@@ -94,7 +94,7 @@ STEPS = [name for name in TRACES if not name.endswith(SAME_STEP) and name != "fi
 
 @pytest.mark.parametrize("name", STEPS)
 def test_every_method_gives_the_reference_s_weights(name, in_float64):
-    """Per client and on the average, after each of three rounds. With a threshold, 5 to 90 % of the samples are kept."""
+    """Per client and on the average, after each of three rounds. With a threshold, 5 to 90 % of samples are kept."""
     experiment = TRACES[name]
     rate = 0.01 if name == "sage" else 0.004  # the traces' own rates learn too fast for these shares
     shares = compare(replace(experiment, optimizer=replace(experiment.optimizer, lr=rate)), TOLERANCE_64)

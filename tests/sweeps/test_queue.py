@@ -33,9 +33,11 @@ from sweeps.queue import (
     units_of,
     write_copy,
 )
+from sweeps.queue_claims import unjudged
 from tests.conftest import ROOT, record_of
 from tests.sweeps.gates import Gated, begun
 
+RESULTS = ROOT / "results"
 ENTRY = """
 [[entries]]
 name = "A test's sentence"
@@ -353,6 +355,25 @@ def test_the_queue_of_the_suite_is_well_formed_and_its_steps_are_the_plans(tmp_p
         units = units_of([entry], tmp_path, queue.QUEUE)
         steps = sum(count(run.with_seed(0)).whole.local_steps for unit in units for run in unit.runs)
         assert entry.local_steps == pytest.approx(steps, rel=0.01), entry.name
+
+
+def test_the_seeds_of_the_suite_s_queue_judge_the_claims_about_its_arms():
+    """A claim that was registered after its cells' first runs is judged on a later seed block."""
+    assert unjudged(read_queue(queue.QUEUE), RESULTS) == []
+
+
+def test_seeds_that_do_not_judge_a_claim_are_named_with_those_that_do(written):
+    """RSCFed's claim about Figure 2 was registered again after seeds 300 to 315 had run."""
+    text = ENTRY.replace("ssfl/tab2", "rscfed/fig2").replace('"demo"', '"laptop"').replace("first = 100", "first = 300")
+    path = written(text.replace('"FedAvg/small", "Grouping/small"', '"RSCFed", "Fed-Consist (weight adju.)"'))
+    (sentence,) = unjudged(read_queue(path), RESULTS)
+    assert "Better than Fed-Consist with adjusted weights: the whole sentence" in sentence
+    assert "seeds 300 to 301" in sentence and "first = 400" in sentence
+
+    one_arm = written(text.replace('"FedAvg/small", "Grouping/small"', '"RSCFed"'))
+    assert unjudged(read_queue(one_arm), RESULTS) == []
+    pilots = written(text.replace("first = 300", "first = 0").replace('"FedAvg/small", "Grouping/small"', '"RSCFed"'))
+    assert unjudged(read_queue(pilots), RESULTS) == []
 
 
 BLOCKED = """
