@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from benchmark.papers.computed import COMPUTED
 from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.papers.items import ITEMS, items
-from benchmark.verdicts.judge import DECIDED, Estimate, Judged, judge, share_text
+from benchmark.verdicts.judge import DECIDED, Estimate, Judged, judge, share_text, waiting
 from benchmark.verdicts.others import Other, numbers, others_of
 from benchmark.verdicts.signed_ranks import typical
 from benchmark.verdicts.spread import comes_out_again, spread_per_run
@@ -243,7 +243,8 @@ class ClaimRow:
         what = f"{self.estimate}, {self.interval}, over {count(judged.n, seeds)}."
         text = f"{'' if judged.is_decided else 'Not decided. '}{start}: the Hodges-Lehmann estimate is {what}"
         if judged.waits_for:
-            return f"{text} It waits for {judged.waits_for}, a primary claim before it."
+            waits = waiting(judged.waits_for, judged.blocked)
+            return f"{text} {waits[0].upper()}{waits[1:]}." if judged.blocked else f"{text} It {waits}."
         return text if judged.is_judged else f"{text} Exploratory seeds are not judged."
 
     @property
@@ -302,30 +303,37 @@ class ClaimRow:
 
     @functools.cached_property
     def against(self) -> list[str]:
-        """Return pilot runs with a different sign than a decided verdict, and results of other tables, as sentences."""
+        """Return pilot runs that disagree with a decided verdict, and results of other tables, as sentences."""
         pilots = self.judged.pilots
         lines = []
-        if pilots and self._says(pilots.value) == "the other way":
+        if pilots and (how := self._says(pilots.value)) not in ("", "say the same"):
+            shown = "show the opposite" if how == "say the other way" else how
             seen = f"{amount(self.claim, pilots.value)} (n = {pilots.n})"
-            lines.append(f"Pilot runs of the same cells show the opposite: {seen}.")
+            lines.append(f"Pilot runs of the same cells {shown}: {seen}.")
         return [*lines, *map(self._said_by, self.others)]
 
     def _said_by(self, other: Other) -> str:
         how = self._says(other.estimate)
         item = self.reported.same_profile[other.item].item
         where = f"{scope_text(item, other.contrast)} ({other.item}: {sum_text(other.contrast)})"
-        says = f"say {how}" if how else "show"
+        says = how or "show"
         runs = "Runs" if other.confirmatory else "Pilot runs"
         return f"{runs} {where} {says}: {amount(self.claim, other.estimate)} (n = {other.n})."
 
     def _says(self, value: float) -> str:
-        """Return "the same" or "the other way" for agreement with a decided verdict; "" if the claim is open."""
+        """Say whether the value agrees with a decided verdict, or is on the other side of the margin that the verdict
+        is about; "" if the claim is open.
+        """
         claim, verdict = self.claim, self.judged.verdict
         if verdict not in DECIDED:
             return ""
         about_margin = claim.form == "comparable" or verdict == "no effect of interest"
-        agrees = abs(value) <= claim.least if about_margin else value > 0
-        return "the same" if agrees == (verdict != "contradicted") else "the other way"
+        supports = abs(value) <= claim.least if about_margin else value > 0
+        if supports == (verdict != "contradicted"):
+            return "say the same"
+        if about_margin:
+            return f"show a {'smaller' if supports else 'larger'} difference"
+        return "say the other way"
 
     @functools.cached_property
     def so_far(self) -> list[str]:

@@ -193,7 +193,7 @@ def scale_text(every: Sequence[ItemResults]) -> str:
     elif at_scale:
         verdicts = f"{at_scale} of {count(len(profile_of_verdict), 'verdict')} rest on a published setting."
     else:
-        verdicts = "No verdict is at the scale of a paper."
+        verdicts = "No verdict on runs is at a paper's scale."
     return f"{runs} ({_data_of(every)}). {verdicts}"
 
 

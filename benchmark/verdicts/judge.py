@@ -86,7 +86,8 @@ class Judged:
     looks: int = 0  # number of looks so far, up to the one that decided
     collapsed: Mapping[str, int] = field(default_factory=dict)  # cell -> how many of its n runs collapsed
     runs_fall: bool = False  # whether the sign test had to agree because many runs of a cell collapsed
-    waits_for: str = ""  # an open primary claim before it, which must be decided first
+    waits_for: str = ""  # a primary claim before it, which is not rejected and must be decided first
+    blocked: bool = False  # whether that claim has ended, so that no more seeds can decide this one
     could_decide: int = 0  # seeds of the next look that can decide, or 0 if it is decided or no look can decide
     evidence: Evidence | None = field(default=None, repr=False)  # seed by seed
     # "ssfl/tab2: Grouping wins", which judges the same contrast; empty if this claim is judged itself.
@@ -143,6 +144,7 @@ class Decision:
     looks: int = 0  # number of the look that decided, or of the last look if undecided
     contrast: int = 0  # the contrast that is shown
     waits_for: str = ""
+    blocked: bool = False  # whether the claim that it waits for has ended without a rejection
     error: float  # of all looks together
 
 
@@ -190,17 +192,33 @@ def _main_in_order(claims: Mapping[str, Evidence], order: Sequence[str], error: 
     all are undecided.
     """
     decisions: dict[str, Decision] = {}
-    waits_for = ""
+    waits_for, blocked = "", False
     for name in order:
         decision = looked_at(claims[name], error) if name in claims else None
         if decision is not None:
             if waits_for:
-                why = f"waits for {waits_for}, a primary claim before it"
-                decision = replace(decision, verdict="undecided", why=why, waits_for=waits_for)
+                why = waiting(waits_for, blocked)
+                decision = replace(decision, verdict="undecided", why=why, waits_for=waits_for, blocked=blocked)
             decisions[name] = decision
         if not waits_for and (decision is None or decision.verdict not in REJECTIONS):
             waits_for = repr(claims[name].claim.name) if name in claims else "one that was reworded"
+            blocked = decision is None or _has_ended(claims[name], decision)
     return decisions
+
+
+def waiting(waits_for: str, blocked: bool) -> str:
+    """Return a phrase on a claim that is tested after `waits_for`, which was not rejected."""
+    if blocked:
+        return f"no more seeds can decide it, since {waits_for}, a primary claim before it, ended without a rejection"
+    return f"waits for {waits_for}, a primary claim before it"
+
+
+def _has_ended(evidence: Evidence, decision: Decision) -> bool:
+    """Return whether a claim is decided, or no look is left that can decide it."""
+    if decision.verdict != "undecided":
+        return True
+    alike = evidence.claim.form == "comparable"
+    return not smallest_look(decision.error, decision.looks, alike=alike, reachable=evidence.reachable)
 
 
 def _holm(claims: Sequence[Evidence], error: float) -> list[Decision]:
@@ -414,13 +432,14 @@ def _judged(evidence: Evidence, decision: Decision) -> Judged:
         reason="; ".join((*caveats, judged.reason)) + _diverged_in_words(evidence),
         diverged=evidence.diverged,
         error=decision.error,
+        blocked=decision.blocked,
         evidence=evidence,
         gaps=evidence.gaps,
         caveats=caveats,
         room=evidence.room,
         no_room=bool(evidence.lacks_room),
     )
-    if judged.is_decided or verdict == "no room":
+    if judged.is_decided or verdict == "no room" or decision.blocked:
         return judged
     return _open(judged, evidence)
 
@@ -482,7 +501,7 @@ def _judged_at_looks(evidence: Evidence, decision: Decision) -> Judged:
     at_look = _estimate(evidence.differences_at(seeds, decision.contrast), decision.interval)
     reason = decision.why
     if decision.verdict == "undecided":
-        if decision.looks:
+        if decision.looks and not decision.blocked:
             more = decision.looks < len(LOOKS)
             reason += (
                 f"; the next interim analysis is at {LOOKS[decision.looks]} seeds"

@@ -37,6 +37,7 @@ class Origin:
     engine: str = ""
     device: str = CPU
     processor: str = ""
+    model: str = ""  # vendor, family and model of the processor, or empty if they were not noted
     torch: str = ""  # "2.15"
     numerics: tuple[tuple[str, int], ...] = ()  # part and version
     noted: tuple[tuple[str, int], ...] = ()  # versions in the manifest, including parts that could not change this run
@@ -67,6 +68,7 @@ def origin_of(run: RunRecord, metric: str) -> Origin:
         engine=engine,
         device=device,
         processor=str(manifest.get("hardware", {}).get("processor", "")),
+        model=str(manifest.get("hardware", {}).get("model", "")),
         torch=".".join(str(packages.get("torch", "")).split(".")[:2]),
         numerics=versions,
         noted=noted_versions,
@@ -223,29 +225,44 @@ IN_WORDS: Mapping[str, Callable[[Any], str]] = {
 def mixtures(
     runs: Mapping[str, Runs], contrasts: Sequence[Iterable[str]], seeds: Sequence[int], metric: str
 ) -> list[str]:
-    """Return phrases about differences between judged runs that began before the later requirements.
+    """Return phrases about differences between judged runs that the requirements allow.
 
-    Examples are "8 of 16 judged seeds mix processors: AMD and Intel" and "norm 1 and norm 2".
+    Runs that began before the later requirements may come from several processors and versions of torch. All runs may
+    come from several models with one name, as virtual machines give it. Examples are "8 of 16 judged seeds mix
+    processors: AMD and Intel" and "norm 1 and norm 2".
     """
     origins = {}
     for label, of_cell in runs.items():
         origins[label] = {seed: origin_of(of_cell[seed], metric) for seed in seeds if seed in of_cell}
     phrases = []
-    for name, noun in (("processor", "processors"), ("torch", "versions of torch")):
+    for values_of, noun in ((_processors, "processors"), (_versions_of_torch, "versions of torch")):
         mixed = 0
         values = set[str]()
         for seed in seeds:
             for labels in contrasts:
-                of_seed = {getattr(origins[label][seed], name) for label in labels if seed in origins.get(label, {})}
+                of_seed = values_of([origins[label][seed] for label in labels if seed in origins.get(label, {})])
                 if len(of_seed) > 1:
                     values |= of_seed
                     mixed += 1
                     break
         if mixed:
-            phrases.append(f"{mixed} of {len(seeds)} judged seeds mix {noun}: {' and '.join(sorted(values))}")
+            *names, last = sorted(values)
+            phrases.append(f"{mixed} of {len(seeds)} judged seeds mix {noun}: {', '.join(names)} and {last}")
     for labels in contrasts:
         phrases += _over_seeds([origin for label in labels for origin in origins.get(label, {}).values()])
     return list(dict.fromkeys(phrases))
+
+
+def _processors(origins: Sequence[Origin]) -> set[str]:
+    """Return the processors by name, or by name and model if all have one name and their models are noted."""
+    names = {origin.processor for origin in origins}
+    if len(names) > 1 or not all(origin.model for origin in origins):
+        return names
+    return {f"{origin.processor} ({origin.model})" for origin in origins}
+
+
+def _versions_of_torch(origins: Sequence[Origin]) -> set[str]:
+    return {origin.torch for origin in origins}
 
 
 def _over_seeds(origins: Sequence[Origin]) -> list[str]:

@@ -236,10 +236,10 @@ def test_a_verdict_names_clients_cohorts_and_data() -> None:
         ("contradicted", "improves", (0.9, 0.6), "say the other way: +30.00 points (n = 1)"),
         ("contradicted", "improves", (0.6, 0.9), "say the same: -30.00 points (n = 1)"),
         ("holds", "improves", (0.6, 0.9), "say the other way: -30.00 points (n = 1)"),
-        ("no effect of interest", "improves", (0.9, 0.6), "say the other way: +30.00 points (n = 1)"),
+        ("no effect of interest", "improves", (0.9, 0.6), "show a larger difference: +30.00 points (n = 1)"),
         ("no effect of interest", "improves", (0.6, 0.597), "say the same: +0.30 points (n = 1)"),
-        ("holds", "comparable", (0.6, 0.9), "say the other way: -30.00 points (n = 1)"),
-        ("contradicted", "comparable", (0.6, 0.597), "say the other way: +0.30 points (n = 1)"),
+        ("holds", "comparable", (0.6, 0.9), "show a larger difference: -30.00 points (n = 1)"),
+        ("contradicted", "comparable", (0.6, 0.597), "show a smaller difference: +0.30 points (n = 1)"),
         ("undecided", "improves", (0.9, 0.6), "show: +30.00 points (n = 1)"),
     ],
 )
@@ -270,13 +270,15 @@ def test_disagreeing_pilots_all_seeds_and_collapse_have_lines_of_their_own_and_s
     assert "12 confirmatory seeds: -1.00 points [-4.00, +2.00]" in over_all_seeds
     assert "a 0 of 9, 0 to 34 %, b 7 of 9, 40 to 97 %" in shares
     assert "7 of 9" in sign_test and "sign test" in sign_test
-    assert "+5.00 points (n = 3)" in pilots
+    assert "show the opposite: +5.00 points (n = 3)" in pilots
     values = claim_values(row)
     assert values["scope"] == "at K = 10, C = 10 on 8x8 digits" and values["look"] == 1
     assert values["over_all_seeds"] == {"estimate": -0.01, "interval": [-0.04, 0.02], "n": 12}
     assert values["collapsed"] == {"a": [0, 9], "b": [7, 9]}
     row = told("contradicted", pilots=Estimate(value=-0.05, n=3), collapsed={"a": 0, "b": 0})
     assert row.context == []  # no run collapsed
+    (pilots,) = told("no effect of interest", pilots=Estimate(value=0.05, n=3)).context
+    assert "show a larger difference: +5.00 points (n = 3)" in pilots
 
 
 def test_of_a_claim_in_parts_those_with_runs_are_told() -> None:

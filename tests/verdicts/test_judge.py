@@ -176,6 +176,26 @@ def test_main_claims_are_judged_in_order_with_half_of_the_error():
     assert judge(item, gains(item, mixed, GOOD[:9]), main=(first, second), more=60)[1].waits_for == "'a'"
 
 
+def test_no_more_seeds_decide_a_claim_after_a_primary_one_that_ended_without_a_rejection():
+    """The first of them has no effect of interest at 24 seeds, which rejects nothing: the second can never be tested.
+    While the first is undecided, more seeds of both can decide the second."""
+    item = three_cells(improves("a"), improves("b"))
+    main = (item.hash_of(item.claims[0]), item.hash_of(item.claims[1]))
+    nothing = [0.001 * (-1) ** seed for seed in range(32)]
+    first, second = judge(item, gains(item, nothing, GOOD[:9]), main=main)
+    assert (first.verdict, second.verdict) == ("no effect of interest", "undecided")
+    assert second.waits_for == "'a'" and second.blocked and second.could_decide == 0
+    assert "no more seeds can decide it" in second.reason and "next interim analysis" not in second.reason
+
+    first, second = judge(item, gains(item, nothing[:9], GOOD[:9]), main=main)
+    assert first.verdict == "undecided" and second.waits_for == "'a'"
+    assert not second.blocked and second.could_decide == 16
+
+    mixed = [0.01 * (1 + seed) * (-1) ** seed for seed in range(32)]  # undecided at the last look
+    first, second = judge(item, gains(item, mixed, GOOD[:9]), main=main)
+    assert first.verdict == "undecided" and second.blocked and second.could_decide == 0
+
+
 def test_a_claim_is_judged_by_seeds_that_were_begun_under_it():
     """Reworded after its nine seeds: what they say is known, so they judge it no more; seeds from 200 on do."""
     item = pair()

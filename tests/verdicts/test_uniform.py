@@ -101,6 +101,23 @@ def test_within_a_new_seed_all_runs_share_processor_and_torch(manifest: Mapping[
     assert any(caveat.startswith("1 of 9 judged seeds mix") for caveat in seen.caveats)
 
 
+def test_models_of_processors_with_one_name_are_a_caveat():
+    """A virtual machine calls both "AMD EPYC". If a run has not noted its model, nothing is known to differ."""
+    item = pair()
+    records = of_new_rule(item)
+    for cell, model in zip(item.cells, ("AuthenticAMD 25 1", "AuthenticAMD 25 17"), strict=True):
+        noted = {"processor": "AMD EPYC", "model": model}
+        records = changed(records, cell.cell_key, range(104, 106), hardware=noted)
+    (seen,) = judge(item, records)
+    assert (seen.verdict, seen.n, seen.gaps) == ("holds", 9, {})
+    assert seen.caveats == (
+        "2 of 9 judged seeds mix processors: AMD EPYC (AuthenticAMD 25 1) and AMD EPYC (AuthenticAMD 25 17)",
+    )
+    unnoted = changed(records, item.cells[1].cell_key, range(104, 106), hardware={"processor": "AMD EPYC"})
+    (seen,) = judge(item, unnoted)
+    assert not seen.caveats
+
+
 def test_new_seeds_go_on_with_one_kind_of_device():
     """From the fifth seed on both cells are a card's: nothing favours one of them within a seed, but over the seeds it
     could. Under the older rule all nine are judged, with a caveat."""
