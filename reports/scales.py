@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from scipy.stats import spearmanr
+from scipy.stats import binomtest, spearmanr
 
 from benchmark.fractions import is_fraction
 from benchmark.papers.item import Claim
 from benchmark.papers.items import base_of
 from benchmark.papers.paper import ON_CIFAR10
 from benchmark.papers.scale import PROFILES
-from benchmark.verdicts.judge import DECIDED
+from benchmark.verdicts.judge import DECIDED, share_text
 from benchmark.verdicts.others import numbers
+from benchmark.verdicts.rule import FAMILY_ERROR
 from benchmark.verdicts.signed_ranks import Interval
 from reports.claims import ClaimRow, data_of, rows_of, scope_text
 from reports.formatting import NONE, amount, count, difference_interval, has
@@ -109,12 +110,38 @@ class ScaleAgreement:
         return f"{said}. Of {both} with a verdict at both, {same} {has(same)} the same verdict."
 
 
+def trust_text(pairs: Sequence[tuple[Measured, Measured]]) -> str:
+    """Say plainly how far a verdict of a reduced setting can be trusted in a larger one, given all pairs of estimates.
+
+    Signs that agree by chance would do so for half of the pairs. The interval takes the pairs as independent, although
+    some share runs, so that it is too short.
+    """
+    all_pairs = ScaleAgreement(smaller="", larger="", pairs=pairs)
+    if not pairs:
+        return "No claim has runs in two settings, so nothing is known about it."
+    n, same = len(pairs), all_pairs.same_sign
+    share = share_text(same, n).partition(", ")[2]
+    signs = (
+        f"Of {count(n, 'pair')} of estimates, {same} {has(same)} the same sign: {share} of such pairs (chance: 50 %)."
+    )
+    decided, alike = len(all_pairs.decided), all_pairs.same_verdict
+    verdicts = "No claim has a verdict in both settings."
+    if decided:
+        verdicts = f"Of {count(decided, 'claim')} with a verdict in both settings, {alike} {has(alike)} the same."
+    advice = "That is no better than chance. Read a verdict as one about its own setting, and not about a larger one."
+    if binomtest(same, n, alternative="greater").pvalue <= FAMILY_ERROR / 2:
+        advice = "That is better than chance, but a single verdict is still one about its own setting."
+    return f"{signs} {verdicts} {advice}"
+
+
 def scales_values(every: Sequence[ItemResults]) -> dict[str, Any]:
     """Return the content of the page "From small to large"."""
     by_claim = at_profiles(every)
     elsewhere = in_other_settings(every)
+    compared = agreements(by_claim)
     return {
-        "agreements": agreements(by_claim),
+        "trust": trust_text([*elsewhere, *(pair for agreement in compared for pair in agreement.pairs)]),
+        "agreements": compared,
         "profiles": profiles_table(by_claim) if by_claim else None,
         "other": ScaleAgreement(smaller="", larger="", pairs=elsewhere) if elsewhere else None,
         "settings": settings_table(elsewhere) if elsewhere else None,

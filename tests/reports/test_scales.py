@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reports.item_results import ItemResults, connect
-from reports.scales import Measured, ScaleAgreement, at_profiles, in_other_settings, scales_values
+from reports.scales import Measured, ScaleAgreement, at_profiles, in_other_settings, scales_values, trust_text
 from reports.site import build
 from tests.reports.fakes import gained, make_cell, pair
 from tests.reports.test_sentences import at_two_sizes
@@ -45,6 +45,19 @@ def test_verdicts_agree_only_if_both_are_decided_and_alike() -> None:
     ]
     agreement = ScaleAgreement(smaller="demo", larger="laptop", pairs=pairs)
     assert (len(agreement.decided), agreement.same_verdict, agreement.same_sign) == (2, 1, 2)
+
+
+def test_trust_needs_more_signs_that_agree_than_by_chance() -> None:
+    """Of eight pairs, eight agree by chance with 2^-8 = .0039 < .025, and seven with (1 + 8) / 256 = .035."""
+    agree = (measured(0.1, "holds"), measured(0.2, "holds"))
+    differ = (measured(0.1), measured(-0.2))
+    assert trust_text([]).startswith("No claim has runs in two settings")
+    eight = trust_text([agree] * 8)
+    assert "8 have the same sign: 63 to 100 %" in eight and "better than chance, but" in eight  # .025 ** (1 / 8) = .63
+    assert "Of 8 claims with a verdict in both settings, 8 have the same" in eight
+    seven = trust_text([*[agree] * 7, differ])
+    assert "7 have the same sign" in seven and "no better than chance" in seven
+    assert "No claim has a verdict in both" in trust_text([differ] * 8)
 
 
 def test_a_claim_at_two_profiles_is_shown_side_by_side(tmp_path: Path) -> None:
