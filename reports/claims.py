@@ -230,10 +230,18 @@ class ClaimRow:
         return self.judged.reason.replace("+-", "±") + (f"; {seeds} confirmatory seeds can decide it" if seeds else "")
 
     @property
+    def difference_of(self) -> str:
+        """Return the metric's name, with its direction if fewer are better, since a positive difference supports the
+        claim.
+        """
+        name = metric_name(self.claim.metric)
+        return f"{name} (fewer is positive)" if self.claim.endpoint == "reached" else name
+
+    @property
     def finding(self) -> str:
         """Describe in one or two sentences the measurement, its setting and its result."""
         judged = self.judged
-        metric = metric_name(self.claim.metric)
+        metric = self.difference_of
         start = f"{metric}, {self.endpoint}, {self.scope}"
         if judged.estimate is None:
             return f"{start}. {' '.join(self.so_far)}" if self.so_far else "No seed has all of its cells yet."
@@ -256,7 +264,7 @@ class ClaimRow:
         judged, claim, seen = self.judged, self.claim, self.judged.at_look
         if judged.estimate is None:
             return "No seed has all of its cells yet." if self.has_page else "No run has been made."
-        metric = metric_name(claim.metric)
+        metric = self.difference_of
         if claim.endpoint == "arithmetic":
             return f"{metric}: {self.estimate}, counted."
         quantity = f"{metric} ({self.topic})" if claim.endpoint in ("speed", "spread") else metric

@@ -97,6 +97,8 @@ def test_words_of_a_claim() -> None:
         assert finding.startswith(f"Test accuracy, {words_of_it}")
     assert but(level=0.99991).interval.startswith("99.9 % interval ")
     assert four.reason.endswith("; 9 confirmatory seeds can decide it") and "can decide" not in row.reason
+    fewer = replace(row.claim, metric="rounds_to/0.9", endpoint="reached")
+    assert but(claim=fewer).brief.startswith("Rounds to 90 % (fewer is positive) at ")
     waits = but(verdict="undecided", waits_for="'First'").finding
     assert waits.endswith("over 9 confirmatory seeds. It waits for 'First', a primary claim before it.")
 
