@@ -17,7 +17,7 @@ from benchmark.papers.item import Claim
 from benchmark.papers.items import base_of
 from benchmark.papers.paper import ON_CIFAR10
 from benchmark.papers.scale import PROFILES
-from benchmark.verdicts.judge import DECIDED, share_text
+from benchmark.verdicts.judge import DECIDED
 from benchmark.verdicts.others import numbers
 from benchmark.verdicts.rule import FAMILY_ERROR
 from benchmark.verdicts.signed_ranks import Interval
@@ -113,24 +113,25 @@ class ScaleAgreement:
 def trust_text(pairs: Sequence[tuple[Measured, Measured]]) -> str:
     """Say plainly how far a verdict of a reduced setting can be trusted in a larger one, given all pairs of estimates.
 
-    Signs that agree by chance would do so for half of the pairs. The interval takes the pairs as independent, although
-    some share runs, so that it is too short.
+    By chance, half of the pairs have the same sign. Claims that two methods are equal are left out, since the sign of a
+    difference says nothing about them. No interval is given, because some pairs share runs.
     """
-    all_pairs = ScaleAgreement(smaller="", larger="", pairs=pairs)
-    if not pairs:
+    signed = [pair for pair in pairs if pair[0].claim.form != "comparable"]
+    if not signed:
         return "No claim has runs in two settings, so nothing is known about it."
-    n, same = len(pairs), all_pairs.same_sign
-    share = share_text(same, n).partition(", ")[2]
+    compared = ScaleAgreement(smaller="", larger="", pairs=signed)
+    n, same = len(signed), compared.same_sign
+    claims = count(len({small.claim.name for small, _ in signed}), "claim")
     signs = (
-        f"Of {count(n, 'pair')} of estimates, {same} {has(same)} the same sign: {share} of such pairs (chance: 50 %)."
+        f"Of {count(n, 'pair')} of estimates of {claims}, {same} {has(same)} the same sign, where chance gives half."
     )
-    decided, alike = len(all_pairs.decided), all_pairs.same_verdict
-    verdicts = "No claim has a verdict in both settings."
+    decided, alike = len(compared.decided), compared.same_verdict
+    verdicts = "No pair has a verdict in both settings."
     if decided:
-        verdicts = f"Of {count(decided, 'claim')} with a verdict in both settings, {alike} {has(alike)} the same."
-    advice = "That is no better than chance. Read a verdict as one about its own setting, and not about a larger one."
+        verdicts = f"Of {count(decided, 'pair')} with a verdict in both settings, {alike} {has(alike)} the same."
+    advice = "These pairs cannot be told from chance, so read a verdict as one about its own setting only."
     if binomtest(same, n, alternative="greater").pvalue <= FAMILY_ERROR / 2:
-        advice = "That is better than chance, but a single verdict is still one about its own setting."
+        advice = "More signs agree than by chance, but a single verdict is still one about its own setting."
     return f"{signs} {verdicts} {advice}"
 
 

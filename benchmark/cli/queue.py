@@ -68,17 +68,22 @@ def work_queue(options: argparse.Namespace) -> int:
     began = time.monotonic()
     _check(options)
     check_launch(options)
+    from benchmark.papers.items import items
     from benchmark.records.run_lock import locked
+    from benchmark.verdicts.families import note_own
     from sweeps import queue
     from sweeps.queue_claims import unjudged
 
     file = options.file or queue.QUEUE
     entries = queue.read_queue(file)
     every_unit = queue.units_of(entries, options.results, file)
+    for entry in entries:
+        note_own(items([entry.item], entry.profile), options.results)
     here = _machine(options)
     units = [unit for unit in every_unit if here.trains(unit.entry)]
     report = Report(file=file, minutes=options.minutes, device=here.device, entries=entries, units=every_unit)
-    report.unjudged = unjudged([entry for entry in entries if here.trains(entry)], options.results)
+    by_entry = unjudged(entries, options.results)
+    report.unjudged = [sentence for entry in entries if here.trains(entry) for sentence in by_entry[entry.name]]
     for sentence in report.unjudged:
         print(f"fssl: {sentence}", file=sys.stderr)
     copies = options.copies or options.results / "reference"

@@ -196,29 +196,36 @@ def _main_in_order(claims: Mapping[str, Evidence], order: Sequence[str], error: 
     for name in order:
         decision = looked_at(claims[name], error) if name in claims else None
         if decision is not None:
+            decisions[name] = decision
             if waits_for:
                 why = waiting(waits_for, blocked)
-                decision = replace(decision, verdict="undecided", why=why, waits_for=waits_for, blocked=blocked)
-            decisions[name] = decision
-        if not waits_for and (decision is None or decision.verdict not in REJECTIONS):
-            waits_for = repr(claims[name].claim.name) if name in claims else "one that was reworded"
-            blocked = decision is None or _has_ended(claims[name], decision)
+                decisions[name] = replace(decision, verdict="undecided", why=why, waits_for=waits_for, blocked=blocked)
+        if decision is not None and decision.verdict in REJECTIONS:
+            continue
+        has_ended = decision is None or _has_ended(claims[name], decision)
+        if not waits_for or (has_ended and not blocked):
+            waits_for = "a claim that was reworded" if decision is None else repr(claims[name].claim.name)
+            blocked = has_ended
     return decisions
 
 
 def waiting(waits_for: str, blocked: bool) -> str:
     """Return a phrase on a claim that is tested after `waits_for`, which was not rejected."""
     if blocked:
-        return f"no more seeds can decide it, since {waits_for}, a primary claim before it, ended without a rejection"
+        return f"no more seeds can decide it, since {waits_for}, a primary claim before it, can no longer be rejected"
     return f"waits for {waits_for}, a primary claim before it"
 
 
 def _has_ended(evidence: Evidence, decision: Decision) -> bool:
-    """Return whether a claim is decided, or no look is left that can decide it."""
-    if decision.verdict != "undecided":
-        return True
+    """Return whether more seeds cannot reject a claim that is not rejected.
+
+    It has no effect of interest, no room, or no interim analysis left that can decide it. A seed that does not count
+    ends nothing, since a second copy of a run may fill the gap.
+    """
     alike = evidence.claim.form == "comparable"
-    return not smallest_look(decision.error, decision.looks, alike=alike, reachable=evidence.reachable)
+    if decision.verdict != "undecided" or (evidence.lacks_room and not alike):
+        return True
+    return not smallest_look(decision.error, decision.looks, alike=alike)
 
 
 def _holm(claims: Sequence[Evidence], error: float) -> list[Decision]:
@@ -426,12 +433,15 @@ def _judged(evidence: Evidence, decision: Decision) -> Judged:
         judged = Judged(claim=claim, verdict="not run", reason="no seed has runs of all cells of this claim yet")
     verdict = without_room(judged.verdict, claim) if evidence.lacks_room else judged.verdict
     caveats = (*evidence.caveats, evidence.lacks_room) if evidence.lacks_room else evidence.caveats
+    if decision.blocked and not evidence.confirming:
+        judged = replace(judged, reason=f"{judged.reason}; {decision.why}")
     judged = replace(
         judged,
         verdict=verdict,
         reason="; ".join((*caveats, judged.reason)) + _diverged_in_words(evidence),
         diverged=evidence.diverged,
         error=decision.error,
+        waits_for=decision.waits_for if evidence.confirming or decision.blocked else "",
         blocked=decision.blocked,
         evidence=evidence,
         gaps=evidence.gaps,
@@ -526,7 +536,6 @@ def _judged_at_looks(evidence: Evidence, decision: Decision) -> Judged:
         looks=decision.looks,
         collapsed=evidence.collapsed_at(seeds, decision.contrast),
         runs_fall=runs_fall(evidence, decision.contrast, seeds),
-        waits_for=decision.waits_for,
         signs=_signs(evidence.differences_at(seeds, decision.contrast)),
     )
 

@@ -18,7 +18,7 @@ until a copy of A's seed 102 from a CPU fills the gap.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -228,8 +228,8 @@ def mixtures(
     """Return phrases about differences between judged runs that the requirements allow.
 
     Runs that began before the later requirements may come from several processors and versions of torch. All runs may
-    come from several models with one name, as virtual machines give it. Examples are "8 of 16 judged seeds mix
-    processors: AMD and Intel" and "norm 1 and norm 2".
+    come from several models with one name, because some virtual machines report only the name. Examples are "8 of 16
+    judged seeds mix processors: AMD and Intel" and "norm 1 and norm 2".
     """
     origins = {}
     for label, of_cell in runs.items():
@@ -246,19 +246,27 @@ def mixtures(
                     mixed += 1
                     break
         if mixed:
-            *names, last = sorted(values)
-            phrases.append(f"{mixed} of {len(seeds)} judged seeds mix {noun}: {', '.join(names)} and {last}")
+            phrases.append(f"{mixed} of {len(seeds)} judged seeds mix {noun}: {_in_words(values)}")
     for labels in contrasts:
         phrases += _over_seeds([origin for label in labels for origin in origins.get(label, {}).values()])
     return list(dict.fromkeys(phrases))
 
 
+def _in_words(values: Collection[str]) -> str:
+    """List two or more values. A processor's name is left out if it is also listed with a model."""
+    listed = []
+    for value in sorted(values):
+        if not any(other.startswith(f"{value} (") for other in values):
+            listed.append(value)
+    *names, last = listed
+    return f"{', '.join(names)} and {last}"
+
+
 def _processors(origins: Sequence[Origin]) -> set[str]:
-    """Return the processors by name, or by name and model if all have one name and their models are noted."""
+    """Return the processors by name, or by name and model if they have one name and several models are noted."""
     names = {origin.processor for origin in origins}
-    if len(names) > 1 or not all(origin.model for origin in origins):
-        return names
-    return {f"{origin.processor} ({origin.model})" for origin in origins}
+    noted = {f"{origin.processor} ({origin.model})" for origin in origins if origin.model}
+    return noted if len(names) == 1 and len(noted) > 1 else names
 
 
 def _versions_of_torch(origins: Sequence[Origin]) -> set[str]:

@@ -53,11 +53,13 @@ def test_trust_needs_more_signs_that_agree_than_by_chance() -> None:
     differ = (measured(0.1), measured(-0.2))
     assert trust_text([]).startswith("No claim has runs in two settings")
     eight = trust_text([agree] * 8)
-    assert "8 have the same sign: 63 to 100 %" in eight and "better than chance, but" in eight  # .025 ** (1 / 8) = .63
-    assert "Of 8 claims with a verdict in both settings, 8 have the same" in eight
+    assert "Of 8 pairs of estimates of 1 claim, 8 have the same sign" in eight and "More signs agree" in eight
+    assert "Of 8 pairs with a verdict in both settings, 8 have the same" in eight
     seven = trust_text([*[agree] * 7, differ])
-    assert "7 have the same sign" in seven and "no better than chance" in seven
-    assert "No claim has a verdict in both" in trust_text([differ] * 8)
+    assert "7 have the same sign" in seven and "cannot be told from chance" in seven
+    assert "No pair has a verdict in both" in trust_text([differ] * 8)
+    equal = [replace(one, claim=replace(one.claim, form="comparable")) for one in agree]
+    assert "Of 8 pairs of" in trust_text([*[agree] * 8, (equal[0], equal[1])])
 
 
 def test_a_claim_at_two_profiles_is_shown_side_by_side(tmp_path: Path) -> None:

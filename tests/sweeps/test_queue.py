@@ -18,6 +18,7 @@ from benchmark.experiment import Experiment
 from benchmark.papers.items import items
 from benchmark.records.copies import read_copy
 from benchmark.records.record import run_folder
+from benchmark.verdicts.families import begun_under
 from sweeps import queue
 from sweeps.launcher import Launch, launch
 from sweeps.queue import (
@@ -359,22 +360,48 @@ def test_the_queue_of_the_suite_is_well_formed_and_its_steps_are_the_plans(tmp_p
 
 def test_the_seeds_of_the_suite_s_queue_judge_the_claims_about_its_arms():
     """A claim that was registered after its cells' first runs is judged on a later seed block."""
-    assert unjudged(read_queue(queue.QUEUE), RESULTS) == []
+    assert not any(unjudged(read_queue(queue.QUEUE), RESULTS).values())
 
 
 def test_seeds_that_do_not_judge_a_claim_are_named_with_those_that_do(written):
     """RSCFed's claim about Figure 2 was registered again after seeds 300 to 315 had run."""
     text = ENTRY.replace("ssfl/tab2", "rscfed/fig2").replace('"demo"', '"laptop"').replace("first = 100", "first = 300")
     path = written(text.replace('"FedAvg/small", "Grouping/small"', '"RSCFed", "Fed-Consist (weight adju.)"'))
-    (sentence,) = unjudged(read_queue(path), RESULTS)
+    (sentence,) = unjudged(read_queue(path), RESULTS)["A test's sentence"]
     assert "Better than Fed-Consist with adjusted weights: the whole sentence" in sentence
     assert "seeds 300 to 301" in sentence and "first = 400" in sentence
 
     one_arm = written(text.replace('"FedAvg/small", "Grouping/small"', '"RSCFed"'))
-    assert unjudged(read_queue(one_arm), RESULTS) == []
+    assert unjudged(read_queue(one_arm), RESULTS) == {"A test's sentence": []}
     pilots = written(text.replace("first = 300", "first = 0").replace('"FedAvg/small", "Grouping/small"', '"RSCFed"'))
-    assert unjudged(read_queue(pilots), RESULTS) == []
+    assert unjudged(read_queue(pilots), RESULTS) == {"A test's sentence": []}
 
+
+def test_claims_of_a_custom_table_are_declared_before_its_runs(written, tmp_path, fssl, monkeypatch):
+    """As with `fssl reproduce`: without this, its confirmatory runs could never judge its claims."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(OWN)
+    entry = ENTRY.replace("ssfl/tab2", "./mine.toml").replace("cpu", "cuda").replace("core_hours", "card_minutes")
+    path = written(entry.replace('"FedAvg/small", "Grouping/small"', '"FedSwitch", "SemiFL"'))
+    words = ["work", "queue", "--file", path, "--devices", "cpu", "--minutes", "1", "--results", "r", "--json"]
+    code, out, err = fssl(*map(str, words))
+    assert code == 0 and json.loads(out)["trained"]["runs"] == 0, err
+    (item,) = items(["./mine.toml"], "demo")
+    claims = begun_under(item.cell("FedSwitch").experiment.with_seed(100), Path("r"))["claims"]
+    assert any(item.hash_of(item.claims[0]) in family["others"] for family in claims.values()), claims
+
+
+OWN = """
+title  = "Mine on digits"
+seeds  = 1
+fields = { "federation.rounds" = 2, "federation.T" = 2, "method.warm_start_rounds" = 0 }
+rows   = { FedSwitch = {}, SemiFL = { from = "arena/digits:SemiFL/untuned" } }
+
+[[claims]]
+name     = "FedSwitch is better"
+contrast = { "FedSwitch" = 1, "SemiFL" = -1 }
+form     = "improves"
+"""
 
 BLOCKED = """
 import sys

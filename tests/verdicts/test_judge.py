@@ -191,9 +191,38 @@ def test_no_more_seeds_decide_a_claim_after_a_primary_one_that_ended_without_a_r
     assert first.verdict == "undecided" and second.waits_for == "'a'"
     assert not second.blocked and second.could_decide == 16
 
+    assert (
+        "'a', a primary claim before it, can no longer be rejected"
+        in judge(item, gains(item, nothing, GOOD[:9]), main=main)[1].reason
+    )
+
     mixed = [0.01 * (1 + seed) * (-1) ** seed for seed in range(32)]  # undecided at the last look
     first, second = judge(item, gains(item, mixed, GOOD[:9]), main=main)
     assert first.verdict == "undecided" and second.blocked and second.could_decide == 0
+
+
+def test_of_several_primary_claims_before_one_the_ended_one_blocks_it():
+    """The first is open at nine seeds, the second has ended: the third can never be tested, and the second waits."""
+    cells = tuple(make_cell(name, {"method": name}, 30 + n) for n, name in enumerate("abdc"))
+    item = replace(three_cells(improves("a"), improves("b"), improves("d")), cells=cells)
+    main = tuple(map(item.hash_of, item.claims))
+    nothing = [0.001 * (-1) ** seed for seed in range(32)]
+    first, second, third = judge(item, gains(item, nothing[:9], nothing, GOOD[:9]), main=main)
+    assert (first.waits_for, second.waits_for, third.waits_for) == ("", "'a'", "'b'")
+    assert (second.blocked, third.blocked, third.could_decide) == (False, True, 0)
+
+
+def test_a_seed_that_does_not_count_ends_no_primary_claim():
+    """A second copy of the run on a card, trained on a CPU, would fill the gap: the second claim waits, and no more."""
+    item = three_cells(improves("a"), improves("b"))
+    main = (item.hash_of(item.claims[0]), item.hash_of(item.claims[1]))
+    records = begun_under(item, gains(item, GOOD[:9], GOOD[:9]), main=main)
+    cell = item.cells[0].cell_key
+    run = records[cell][102]
+    on_card = replace(run, manifest={**run.manifest, "engine": {"name": "pool", "device": "NVIDIA H200"}})
+    _, second = judge_as_begun(item, {**records, cell: {**records[cell], 102: on_card}})
+    assert second.waits_for == "'a'" and not second.blocked
+    assert [one.verdict for one in judge_as_begun(item, records)] == ["holds", "holds"]
 
 
 def test_a_claim_is_judged_by_seeds_that_were_begun_under_it():
