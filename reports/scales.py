@@ -121,7 +121,8 @@ def trust_text(pairs: Sequence[tuple[Measured, Measured]]) -> str:
         return "No claim has runs in two settings, so nothing is known about it."
     compared = ScaleAgreement(smaller="", larger="", pairs=signed)
     n, same = len(signed), compared.same_sign
-    claims = count(len({small.claim.name for small, _ in signed}), "claim")
+    names = {small.claim.name for small, _ in signed}
+    claims = f"{count(len(names), 'claim')} of a difference"
     signs = (
         f"Of {count(n, 'pair')} of estimates of {claims}, {same} {has(same)} the same sign, where chance gives half."
     )
@@ -140,8 +141,11 @@ def scales_values(every: Sequence[ItemResults]) -> dict[str, Any]:
     by_claim = at_profiles(every)
     elsewhere = in_other_settings(every)
     compared = agreements(by_claim)
+    all_pairs = list(elsewhere)
+    for agreement in compared:
+        all_pairs += agreement.pairs
     return {
-        "trust": trust_text([*elsewhere, *(pair for agreement in compared for pair in agreement.pairs)]),
+        "trust": trust_text(all_pairs),
         "agreements": compared,
         "profiles": profiles_table(by_claim) if by_claim else None,
         "other": ScaleAgreement(smaller="", larger="", pairs=elsewhere) if elsewhere else None,

@@ -82,8 +82,10 @@ def work_queue(options: argparse.Namespace) -> int:
     here = _machine(options)
     units = [unit for unit in every_unit if here.trains(unit.entry)]
     report = Report(file=file, minutes=options.minutes, device=here.device, entries=entries, units=every_unit)
-    by_entry = unjudged(entries, options.results)
-    report.unjudged = [sentence for entry in entries if here.trains(entry) for sentence in by_entry[entry.name]]
+    sentences_of = unjudged(entries, options.results)
+    for entry in entries:
+        if here.trains(entry):
+            report.unjudged += sentences_of[entry.name]
     for sentence in report.unjudged:
         print(f"fssl: {sentence}", file=sys.stderr)
     copies = options.copies or options.results / "reference"
@@ -249,7 +251,7 @@ class Report:
     units: Sequence["Unit"]
     copies: list[Path] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    unjudged: list[str] = field(default_factory=list)  # claims that the seeds of no entry judge
+    unjudged: list[str] = field(default_factory=list)  # sentences about claims that no entry's seeds judge
     time_is_up: bool = False
     seconds: float = 0.0
 

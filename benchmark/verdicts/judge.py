@@ -87,7 +87,7 @@ class Judged:
     collapsed: Mapping[str, int] = field(default_factory=dict)  # cell -> how many of its n runs collapsed
     runs_fall: bool = False  # whether the sign test had to agree because many runs of a cell collapsed
     waits_for: str = ""  # a primary claim before it, which is not rejected and must be decided first
-    blocked: bool = False  # whether that claim has ended, so that no more seeds can decide this one
+    blocked: bool = False  # whether that claim can no longer be rejected, so that no more seeds can decide this one
     could_decide: int = 0  # seeds of the next look that can decide, or 0 if it is decided or no look can decide
     evidence: Evidence | None = field(default=None, repr=False)  # seed by seed
     # "ssfl/tab2: Grouping wins", which judges the same contrast; empty if this claim is judged itself.
@@ -144,7 +144,7 @@ class Decision:
     looks: int = 0  # number of the look that decided, or of the last look if undecided
     contrast: int = 0  # the contrast that is shown
     waits_for: str = ""
-    blocked: bool = False  # whether the claim that it waits for has ended without a rejection
+    blocked: bool = False  # whether the claim that it waits for can no longer be rejected
     error: float  # of all looks together
 
 

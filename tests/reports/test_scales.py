@@ -48,12 +48,18 @@ def test_verdicts_agree_only_if_both_are_decided_and_alike() -> None:
 
 
 def test_trust_needs_more_signs_that_agree_than_by_chance() -> None:
-    """Of eight pairs, eight agree by chance with 2^-8 = .0039 < .025, and seven with (1 + 8) / 256 = .035."""
+    """Compare with the binomial distribution for eight pairs.
+
+    By chance, all eight signs agree with probability 2^-8 = .0039 < .025, and at least seven with (1 + 8) / 256 = .035.
+    """
     agree = (measured(0.1, "holds"), measured(0.2, "holds"))
     differ = (measured(0.1), measured(-0.2))
     assert trust_text([]).startswith("No claim has runs in two settings")
     eight = trust_text([agree] * 8)
-    assert "Of 8 pairs of estimates of 1 claim, 8 have the same sign" in eight and "More signs agree" in eight
+    assert (
+        "Of 8 pairs of estimates of 1 claim of a difference, 8 have the same sign" in eight
+        and "More signs agree" in eight
+    )
     assert "Of 8 pairs with a verdict in both settings, 8 have the same" in eight
     seven = trust_text([*[agree] * 7, differ])
     assert "7 have the same sign" in seven and "cannot be told from chance" in seven

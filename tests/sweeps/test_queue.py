@@ -378,7 +378,7 @@ def test_seeds_that_do_not_judge_a_claim_are_named_with_those_that_do(written):
 
 
 def test_claims_of_a_custom_table_are_declared_before_its_runs(written, tmp_path, fssl, monkeypatch):
-    """As with `fssl reproduce`: without this, its confirmatory runs could never judge its claims."""
+    """Check what `fssl reproduce` also does: a run that begins before its claims are declared can never judge them."""
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text(OWN)
     entry = ENTRY.replace("ssfl/tab2", "./mine.toml").replace("cpu", "cuda").replace("core_hours", "card_minutes")
