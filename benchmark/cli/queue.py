@@ -24,7 +24,9 @@ from benchmark.records.seeds import seeds_text
 
 if TYPE_CHECKING:  # imported only for a queue, since `fssl work` does not need these modules
     from sweeps.launcher import Workers
-    from sweeps.queue import Machine, QueueEntry, Timetable, Unit
+    from sweeps.queue import QueueEntry, Unit
+    from sweeps.shelf import Machine
+    from sweeps.timetable import Timetable
 
 WORD = "queue"  # typed in place of tables and figures
 OPTIONS = {"minutes": "--minutes", "file": "--file", "steps_per_second": "--steps-per-second", "copies": "--copies"}
@@ -71,12 +73,14 @@ def work_queue(options: argparse.Namespace) -> int:
     from benchmark.papers.items import items
     from benchmark.records.run_lock import locked
     from benchmark.verdicts.families import note_own
-    from sweeps import queue
+    from sweeps.queue import QUEUE, read_queue, units_of
     from sweeps.queue_claims import unjudged
+    from sweeps.shelf import Shelf
+    from sweeps.timetable import SHARE_TO_SAVE, Pace, Timetable
 
-    file = options.file or queue.QUEUE
-    entries = queue.read_queue(file)
-    every_unit = queue.units_of(entries, options.results, file)
+    file = options.file or QUEUE
+    entries = read_queue(file)
+    every_unit = units_of(entries, options.results, file)
     for entry in entries:
         note_own(items([entry.item], entry.profile), options.results)
     here = _machine(options)
@@ -92,13 +96,13 @@ def work_queue(options: argparse.Namespace) -> int:
     runs = list(dict.fromkeys(run for unit in units for run in unit.runs))
     failure: FsslError | None = None
     with locked(options.results / "queue"), workers_for(options, runs) as workers:
-        table = queue.Timetable(
+        table = Timetable(
             units=units,
-            shelf=queue.Shelf(options.results, here.device, [copies]),
+            shelf=Shelf(options.results, here.device, [copies]),
             results=options.results,
             side_by_side=max(1, workers.size),
-            until=began + 60 * options.minutes * (1 - queue.SHARE_TO_SAVE),
-            pace=queue.Pace(functools.partial(_planned, options, workers.size)),
+            until=began + 60 * options.minutes * (1 - SHARE_TO_SAVE),
+            pace=Pace(functools.partial(_planned, options, workers.size)),
             share_left=functools.cache(functools.partial(_share_left, options.results)),
             when_complete=functools.partial(_copy, copies, report, options.results, here),
         )
@@ -137,7 +141,7 @@ def _machine(options: argparse.Namespace) -> "Machine":
     from benchmark.federated.devices import card_name, cuda_devices
     from benchmark.federated.processes import CPU
     from benchmark.records.provenance import hardware
-    from sweeps.queue import Machine
+    from sweeps.shelf import Machine
 
     options.devices = options.devices or cuda_devices() or (CPU,)
     cards = sorted({card_name(device) for device in options.devices})
@@ -161,7 +165,7 @@ def _cost(cell: Experiment, device: str, results: Path) -> tuple[float, float]:
 def _planned(options: argparse.Namespace, side_by_side: int, run: Experiment) -> float:
     """Estimate the seconds of a run, with the other runs beside it, before any run of this call has ended."""
     from benchmark.federated.processes import CPU, usable_cores
-    from sweeps.queue import crowding
+    from sweeps.timetable import crowding
 
     if options.steps_per_second is not None:
         return _cost(run.with_seed(0), CPU, options.results)[0] * side_by_side / options.steps_per_second
@@ -181,7 +185,7 @@ def _share_left(results: Path, run: Experiment) -> float:
 def _copy(copies: Path, report: "Report", results: Path, here: "Machine", unit: "Unit") -> None:
     """Write compact copies of the unit's runs that are in the results folder."""
     from benchmark.records.copies import reference_folders
-    from sweeps.queue import Shelf, write_copy
+    from sweeps.shelf import Shelf, write_copy
 
     shelf = Shelf(results, here.device)
     for run in unit.runs:
@@ -218,7 +222,7 @@ def _train(
 ) -> FsslError | None:
     """Launch the runs that fit. Return the error of a run or of the launch, or None if the time is up."""
     from sweeps.launcher import Launch, launch
-    from sweeps.queue import TimeIsUp
+    from sweeps.timetable import TimeIsUp
 
     console = Console(stderr=True)
     arms = ((run, label) for unit in table.units for run, label in zip(unit.runs, unit.entry.labels, strict=True))

@@ -19,22 +19,11 @@ from benchmark.papers.items import items
 from benchmark.records.copies import read_copy
 from benchmark.records.record import run_folder
 from benchmark.verdicts.families import begun_under
-from sweeps import queue
 from sweeps.launcher import Launch, launch
-from sweeps.queue import (
-    QUEUE,
-    Machine,
-    Pace,
-    QueueEntry,
-    Shelf,
-    TimeIsUp,
-    Timetable,
-    Unit,
-    read_queue,
-    units_of,
-    write_copy,
-)
+from sweeps.queue import QUEUE, QueueEntry, Unit, read_queue, units_of
 from sweeps.queue_claims import unjudged
+from sweeps.shelf import Machine, Shelf, write_copy
+from sweeps.timetable import Pace, TimeIsUp, Timetable
 from tests.conftest import ROOT, record_of
 from tests.sweeps.gates import Gated, begun
 
@@ -275,8 +264,8 @@ def called(written, tmp_path, fssl, monkeypatch) -> Callable[..., dict[str, Any]
         (entry,) = read_queue(path)
         of_file = [replace(unit, entry=entry) for unit in units]
         with monkeypatch.context() as patch:
-            patch.setattr(queue, "read_queue", lambda path: [entry])
-            patch.setattr(queue, "units_of", lambda entries, results, path: of_file)
+            patch.setattr("sweeps.queue.read_queue", lambda path: [entry])
+            patch.setattr("sweeps.queue.units_of", lambda entries, results, path: of_file)
             code, out, err = fssl("work", "queue", "--jobs", "2", "--devices", "cpu", "--json", *words)
         assert code == 0, err
         told: dict[str, Any] = json.loads(out)
@@ -351,16 +340,16 @@ def test_a_copy_of_another_kind_of_device_lies_beside_the_first(tmp_path, tiny):
 def test_the_queue_of_the_suite_is_well_formed_and_its_steps_are_the_plans(tmp_path):
     from sweeps.cost import count
 
-    entries = read_queue(queue.QUEUE)
+    entries = read_queue(QUEUE)
     for entry in entries:
-        units = units_of([entry], tmp_path, queue.QUEUE)
+        units = units_of([entry], tmp_path, QUEUE)
         steps = sum(count(run.with_seed(0)).whole.local_steps for unit in units for run in unit.runs)
         assert entry.local_steps == pytest.approx(steps, rel=0.01), entry.name
 
 
 def test_the_seeds_of_the_suite_s_queue_judge_the_claims_about_its_arms():
     """A claim that was registered after its cells' first runs is judged on a later seed block."""
-    assert not any(unjudged(read_queue(queue.QUEUE), RESULTS).values())
+    assert not any(unjudged(read_queue(QUEUE), RESULTS).values())
 
 
 def test_seeds_that_do_not_judge_a_claim_are_named_with_those_that_do(written):
