@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmark.papers.computed import COMPUTED
@@ -406,13 +406,18 @@ class ClaimRow:
 
 def scope_text(item: Item, labels: Collection[str]) -> str:
     """Return the clients, cohorts and data of these cells: "at K = 10, C = 2 and 10 on MNIST"."""
-    settings = []
-    for name in ("K", "C"):
-        values = numbers(item, labels, name)
-        if values:
-            settings.append(f"{name} = {_listed(values)}")
-    at = f"at {', '.join(settings)}" if settings else ""
-    data = data_of(item, labels)
+    return at_setting(setting_text(item, labels), data_of(item, labels))
+
+
+def setting_text(item: Item, labels: Collection[str]) -> str:
+    """Return the clients and cohorts of these cells: "K = 10, C = 2 and 10"; empty without clients."""
+    values_of = {name: numbers(item, labels, name) for name in ("K", "C")}
+    return ", ".join(f"{name} = {_listed(values)}" for name, values in values_of.items() if values)
+
+
+def at_setting(setting: str, data: Sequence[str]) -> str:
+    """Join the clients and the data sets of a scope: "at K = 10, C = 2 and 10 on MNIST"."""
+    at = f"at {setting}" if setting else ""
     on = f"on {_listed(data)}" if data else ""
     return f"{at} {on}".strip()
 

@@ -17,7 +17,7 @@ from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.judge import DECIDED
 from benchmark.verdicts.others import Other, numbers
 from benchmark.verdicts.signed_ranks import Interval, typical
-from reports.claims import ClaimRow, data_of, differences, rows_of, scope_text
+from reports.claims import ClaimRow, at_setting, data_of, differences, rows_of, setting_text
 from reports.figures import GRID, INK, PALETTE, Picture, canvas, styled, titled
 from reports.findings import claim_rows
 from reports.formatting import amount, metric_name, plain_quote, unit_text
@@ -38,9 +38,9 @@ class SentenceOutcome:
     claim: Claim  # the claim that is judged in this setting, or the sentence's claim in a different table
     name: str  # of the comparison
     verdict: str  # of the claim in this setting; NOT_JUDGED without one
-    scope: str  # "at K = 10, C = 2 and 10 on MNIST"
+    setting: str  # "K = 10, C = 2 and 10"; empty without clients
     K: int = 0  # the largest, or 0 without clients
-    data: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()  # names of the data sets
     estimate: float | None = None  # Hodges-Lehmann, or None if no seed has all cells
     interval: Interval | None = None
     n: int = 0
@@ -53,6 +53,11 @@ class SentenceOutcome:
     @property
     def is_judged(self) -> bool:
         return self.verdict != NOT_JUDGED
+
+    @property
+    def scope(self) -> str:
+        """Return the setting with its data: "at K = 10, C = 2 and 10 on MNIST"."""
+        return at_setting(self.setting, self.data)
 
     @property
     def text(self) -> str:
@@ -168,8 +173,12 @@ class Headline:
 
     @property
     def scope(self) -> str:
-        """Return all settings: "K = 10, C = 2 and 10 on MNIST; K = 470, C = 10 and 30 on MNIST"."""
-        return "; ".join(scope.removeprefix("at ").removeprefix("on ") for scope in self._by_scope)
+        """Return all settings: "K = 10, C = 2 and 10 on CIFAR-10 and MNIST; K = 470, C = 10 and 30 on MNIST"."""
+        data_at: dict[str, dict[str, None]] = {}  # the values are ordered sets
+        for outcome in self.outcomes:
+            data_at.setdefault(outcome.setting, {}).update(dict.fromkeys(outcome.data))
+        scopes = [at_setting(setting, [*data]) for setting, data in data_at.items()]
+        return "; ".join(scope.removeprefix("at ").removeprefix("on ") for scope in scopes)
 
     @property
     def _by_scope(self) -> dict[str, list[SentenceOutcome]]:
@@ -298,7 +307,7 @@ def _outcome(row: ClaimRow) -> SentenceOutcome:
         claim=claim,
         name=claim.name,
         verdict=verdict,
-        scope=row.scope,
+        setting=setting_text(row.item, claim.labels),
         K=max(numbers(row.item, claim.labels, "K"), default=0),
         data=data_of(row.item, claim.labels),
         estimate=judged.estimate,
@@ -322,7 +331,7 @@ def _without_claim(row: ClaimRow, other: Other) -> SentenceOutcome:
         claim=row.claim,
         name=row.claim.name,
         verdict=NOT_JUDGED,
-        scope=scope_text(place.item, other.contrast),
+        setting=setting_text(place.item, other.contrast),
         K=max(other.K, default=0),
         data=data_of(place.item, other.contrast),
         estimate=other.estimate,
@@ -336,8 +345,8 @@ def _without_claim(row: ClaimRow, other: Other) -> SentenceOutcome:
 def _without_records(row: ClaimRow) -> SentenceOutcome:
     """Return an outcome for more clients without any record; its text names the table that has the runs."""
     assert row.larger is not None
-    scope = f"at K = {row.larger.K} (see {row.larger.item})"
-    return SentenceOutcome(claim=row.claim, name=row.claim.name, verdict=NOT_JUDGED, scope=scope, K=row.larger.K)
+    setting = f"K = {row.larger.K} (see {row.larger.item})"
+    return SentenceOutcome(claim=row.claim, name=row.claim.name, verdict=NOT_JUDGED, setting=setting, K=row.larger.K)
 
 
 def _contrast_names(contrasts: Sequence[Mapping[str, float]]) -> list[str]:

@@ -7,8 +7,9 @@ from unittest.mock import patch
 import pytest
 
 from reports import findings
+from reports.claims import rows_of
 from reports.front import papers_table, scale_text
-from reports.headlines import headlines, outcomes_of
+from reports.headlines import Headline, SentenceOutcome, headlines, outcomes_of
 from reports.item_results import PAPERS, ItemResults, connect
 from reports.sentences import sentences_of
 from reports.site import build
@@ -32,6 +33,18 @@ def test_a_headline_names_the_verdicts_at_both_numbers_of_clients() -> None:
     (row,) = [line for line in readme.splitlines() if line.startswith("| Toy |")]
     assert headline.verdict in row and "K = 10, C = 10" in row and "K = 470, C = 10" in row
     assert headline.picture is not None and len(headline.picture.figure.axes) == 2
+
+
+def test_a_scope_names_a_setting_once_with_all_of_its_data() -> None:
+    claim = pair().claims[0]
+    few, other, many = [
+        SentenceOutcome(claim=claim, name=data, verdict="holds", setting=setting, data=(data,))
+        for setting, data in (("K = 10, C = 2", "CIFAR-10"), ("K = 10, C = 2", "MNIST"), ("K = 470, C = 10", "MNIST"))
+    ]
+    (sentence,) = sentences_of(rows_of(ItemResults(*at_two_sizes()[0])))
+    headline = Headline(paper="toy", short="Toy", words="It wins.", sentence=sentence, outcomes=(few, other, many))
+    assert headline.scope == "K = 10, C = 2 on CIFAR-10 and MNIST; K = 470, C = 10 on MNIST"
+    assert few.scope == "at K = 10, C = 2 on CIFAR-10"
 
 
 def test_runs_at_more_clients_without_a_verdict_are_named_and_fewer_clients_are_not() -> None:
