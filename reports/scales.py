@@ -17,7 +17,7 @@ from benchmark.papers.item import Claim
 from benchmark.papers.items import base_of
 from benchmark.papers.paper import ON_CIFAR10
 from benchmark.papers.scale import PROFILES
-from benchmark.verdicts.judge import DECIDED
+from benchmark.verdicts.judge import DECIDED, JUDGED
 from benchmark.verdicts.others import numbers
 from benchmark.verdicts.rule import FAMILY_ERROR
 from benchmark.verdicts.signed_ranks import Interval
@@ -39,7 +39,7 @@ class Measured:
     where: str  # "laptop: at K = 10 on MNIST"
     estimate: float  # in the metric's unit
     n: int
-    verdict: str  # "not judged" without one
+    verdict: str  # "not judged" without confirmatory seeds
     interval: Interval | None = None
     page: str = ""  # from the site's root
 
@@ -184,7 +184,7 @@ def _measured(row: ClaimRow) -> Measured:
         where=f"{row.item.profile}: {row.scope}",
         estimate=estimate,
         n=row.judged.n,
-        verdict=row.judged.verdict if row.judged.is_decided else "not judged",
+        verdict=row.judged.verdict if row.judged.is_judged else "not judged",
         interval=row.judged.interval,
         page=row.page,
     )
@@ -235,7 +235,7 @@ def in_other_settings(every: Iterable[ItemResults]) -> list[tuple[Measured, Meas
                     where=f"{other.item}: {scope_text(place, other.contrast)}",
                     estimate=other.estimate,
                     n=other.n,
-                    verdict=other.verdict if other.verdict in DECIDED else "not judged",
+                    verdict=other.verdict if other.verdict in JUDGED else "not judged",
                 )
                 pairs.append((_measured(row), measured))
     return pairs

@@ -47,6 +47,15 @@ def test_verdicts_agree_only_if_both_are_decided_and_alike() -> None:
     assert (len(agreement.decided), agreement.same_verdict, agreement.same_sign) == (2, 1, 2)
 
 
+@pytest.mark.parametrize(("first", "verdict"), [(100, "undecided"), (0, "not judged")])
+def test_confirmatory_runs_that_decide_nothing_are_undecided_and_exploratory_ones_not_judged(first, verdict) -> None:
+    demo = pair()
+    laptop = replace(demo, profile="laptop")
+    every = connect([ItemResults(one, gained(one, -0.004, 9, first=first)) for one in (demo, laptop)])
+    (by_setting,) = at_profiles(every)
+    assert [measured.verdict for measured in by_setting.values()] == [verdict, verdict]
+
+
 def test_trust_needs_more_signs_that_agree_than_by_chance() -> None:
     """Compare with the binomial distribution for eight pairs.
 
