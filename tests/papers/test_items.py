@@ -27,14 +27,14 @@ from tests.papers.conftest import item_of
 
 # demo, laptop, gpu, paper; "-": the runs are those of a smaller profile. Of `-printed` and so on: the variants.
 DIGESTS = {
-    "ssfl": "e31dba51950b b8cb8b10ecb6 195824791f4f 568c1d6d3304",
-    "semifl": "90c40776ddcf b6d49cc0d829 348f8dd8004a f7b34800285e",
+    "ssfl": "aa35cc3cabec 106488c27325 0e8ec5c729a7 57738ad5db39",
+    "semifl": "b6648674bc98 0c5464bc4f6d 1a5ea7325f08 b04d73f2d66a",
     "rscfed": "409ec616c91c 9459772232f7 40370cf7c8b3 ec269ac4a6cd",
-    "fedswitch": "edff540fe1db 01882fa7d5e6 17b22066fa1e add1be539f42",
-    "sage": "53c8b0517c86 3609b61863b6 7ef0299399ee 4f67011c856c",
+    "fedswitch": "4ff1bb317e72 d6cf61936d5b b77a03b274f6 67c404703b83",
+    "sage": "366c9ea5b4a4 46eaf8f13f7f 47441a213c49 d8e6f126ff3a",
     "arena": "ce4f39c015fc 8c0b44caa651 cf264f7c19d2 -",
-    "ssfl-printed": "- - 64166a8a68e6 239e54e815a9",
-    "ssfl-cifar10": "- 3c2f8730f181 - -",
+    "ssfl-printed": "- - a1d39a9c8175 4c3a42260522",
+    "ssfl-cifar10": "- aa2bf35bca48 - -",
     "rscfed-plain": "6bd4ef03d4d7 f3cd5830a878 f753a9c89f65 c658a0408af8",
 }
 NAMES = (*ITEMS, *VARIANTS)

@@ -122,7 +122,7 @@ def test_claims_whose_cells_were_wrong_begin_anew_on_seeds_that_judged_nothing(t
 
 
 REPLACED = [
-    ("sage/tab1", "SAGE needs less than three quarters of GPL's rounds", 100),
+    ("sage/tab1", "SAGE needs less than three quarters of FixMatch-GPL's rounds", 100),
     ("rscfed/fig2", "Better than Fed-Consist with adjusted weights", 300),
 ]
 

@@ -84,7 +84,7 @@ def test_a_claim_that_was_withdrawn_since_names_the_verdict_of_the_release():
                 named[f"{item.name}: {claim.name}"] = claim.verdicts[item.hash_of(claim)]
                 assert named[f"{item.name}: {claim.name}"] == f"{then['verdict']} at laptop, by {then['n']} seeds"
     assert named.keys() >= {
-        "sage/tab1: SAGE needs less than three quarters of GPL's rounds",
+        "sage/tab1: SAGE needs less than three quarters of FixMatch-GPL's rounds",
         "rscfed/fig2: Better than Fed-Consist with adjusted weights",
     }
     assert RELEASE["rule"] <= RULE_VERSION
