@@ -1,4 +1,4 @@
-# The desk's entrance: every target sets up .venv by itself on a fresh machine, and the commands behind it are `fssl`'s.
+# Entry points: every target creates .venv if necessary and then calls `fssl`.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -23,8 +23,8 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  for example: make reproduce-ssfl-tab2 PROFILE=gpu ARGS='--seeds 16'"
 
-# Nine seeds can decide each main claim; the other claims on these cells need 16 or 24, as their lines say.
-demo: $(RUN) ## verdicts on the main claims of SSFL's Table 2, on handwritten digits, 9 seeds, in minutes on two cores
+# Nine seeds can decide each primary claim; the other claims on these cells need 16 or 24, as their lines say.
+demo: $(RUN) ## verdicts on the primary claims of SSFL's Table 2, on handwritten digits, 9 seeds, in minutes on two cores
 	@echo 'demo: 45 short runs on scikit-learn'"'"'s digits, about 2 minutes on two idle cores (a second call trains nothing)'
 	@$(BIN)/fssl reproduce ssfl/tab2 --profile demo --main --seeds 9 $(ARGS)
 
@@ -60,8 +60,9 @@ lint: $(DEV) ## style, types, and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The first dash parts the paper from the item: reproduce-ssfl-tab2 is ssfl/tab2, reproduce-ssfl all of ssfl.
-reproduce-%: $(RUN) FORCE ## one item: PAPER-ITEM (ssfl-tab2), PAPER, or all
+# The first dash separates the paper from the name of the table or figure: reproduce-ssfl-tab2 is ssfl/tab2, and
+# reproduce-ssfl all of ssfl.
+reproduce-%: $(RUN) FORCE ## one table or figure: PAPER-NAME (ssfl-tab2), PAPER, or all
 	item='$*'; $(BIN)/fssl reproduce "$${item/-//}" --profile $(PROFILE) $(ARGS)
 
 report: $(RUN) ## the site under reports/site from the records

@@ -168,7 +168,7 @@ def sum_over_weights(term: Callable[..., Tensor], *networks: nn.Module) -> Tenso
 
 
 def _flat(parameters: list[Tensor]) -> Tensor:
-    """Concatenate the parameters, each in its memory order, which is equal for all networks of one model."""
+    """Concatenate the parameters, each in its memory format, which is equal for all networks of one model."""
     return torch.cat([p.permute(sorted(range(p.dim()), key=lambda d: -p.stride()[d])).flatten() for p in parameters])
 
 

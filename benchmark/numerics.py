@@ -90,19 +90,19 @@ def is_current(numerics: Mapping[str, int]) -> bool:
 def numerics_in_words(numerics: Mapping[str, int]) -> str:
     """Describe the versions that differ from this code's; return an empty string if none does.
 
-    An example is "norm 1 (before ba816e81, 2026-11-25); this code has norm 2".
+    An example is "norm version 1 (before ba816e81, 2026-11-25); this code has norm version 2".
     """
     old = [part for part, version in CURRENT.items() if numerics.get(part, version) != version]
     if not old:
         return ""
     theirs = ", ".join(_version_in_words(part, numerics[part]) for part in old)
-    ours = ", ".join(f"{part} {CURRENT[part]}" for part in old)
+    ours = ", ".join(f"{part} version {CURRENT[part]}" for part in old)
     return f"{theirs}; this code has {ours}"
 
 
 def _version_in_words(part: str, version: int) -> str:
     after = [move for move in MOVES if move.part == part and move.version == version + 1]
-    return f"{part} {version}" + "".join(f" (before {move.where})" for move in after)
+    return f"{part} version {version}" + "".join(f" (before {move.where})" for move in after)
 
 
 def _is_older(move: Move, manifest: Mapping[str, Any]) -> bool:

@@ -13,6 +13,10 @@ from reports.item_results import ItemResults
 from reports.open_set import is_open, runs_by_address, unknown_means, with_unknown
 from reports.tables import Column, Row, Table, TableEntry, row_of, table_of
 
+REFERENCES = (  # below a ranking; a comparison has one or several of them
+    " The last rows are references and are not ranked: training on the labels only, centralised training, or training "
+    "on all labels."
+)
 TIMES = (  # columns of the times of a run, on the machine of the runs
     Column(name="Wall time", below="min per run"),
     Column(name="Server time", below="s per run"),
@@ -63,7 +67,7 @@ def _compared_runs(arena: Arena) -> dict[str, Sequence[RunRecord]]:
 
 
 def _table(item: Item, arena: Arena, **more: Any) -> Table:
-    remark = order_text(arena, item.seeds) + (" Last rows: bounds, not in the ranking." if arena.bounds else "")
+    remark = order_text(arena, item.seeds) + (REFERENCES if arena.bounds else "")
     lengths: set[int] = set()
     for method in arena.compared:
         lengths |= {len(run.rounds) for run in method.runs}

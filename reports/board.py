@@ -250,7 +250,7 @@ def board_table(environment: BoardEnvironment, rows: Sequence[BoardRow]) -> Tabl
         f"Below {INTERVAL_SEEDS} seeds there is no interval, and a row is never bold ({few} of {len(rows)} rows)."
     )
     if any(not row.competes for row in rows):
-        caption += " Last rows: supervised baselines."
+        caption += " The last rows are supervised baselines."
     return table_of(environment.name, caption, HEADS, entries, title=environment.title)
 
 

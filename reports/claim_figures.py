@@ -14,7 +14,7 @@ from reports.formatting import metric_name, unit_text
 def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:
     """Draw the interval of each claim, with one picture per metric.
 
-    Claims that are counted and claims without an estimate are left out.
+    Computed claims and claims without an estimate are left out.
     """
     axes: dict[tuple[str, float], list[Judged]] = {}
     for one in judged:

@@ -29,7 +29,7 @@ from reports.item_results import ItemResults
 from reports.provenance import pre_registration
 from reports.tables import Table, table_of
 
-RANGE = "least and largest difference"
+RANGE = "smallest to largest difference"
 OPEN = ("undecided", "no room", "pilots only", "not run")  # statuses of a claim without a decision
 
 
@@ -90,7 +90,7 @@ class ClaimRow:
         own = f"{verdict} at K = {max(numbers(self.item, self.claim.labels, 'K'))}"
         at = f"at K = {larger.K}"
         if self.data != larger.data:
-            own, at = f"{own} on {_listed(self.data)}", f"{at} on {_listed(larger.data)}"
+            own, at = f"{own} on {listed(self.data)}", f"{at} on {listed(larger.data)}"
         if larger.verdict:
             return f"{own}; {larger.verdict} {at}: {larger.runs}"
         if not larger.is_known:
@@ -171,8 +171,9 @@ class ClaimRow:
             lines.append(f"No room: its cells leave {left}, less than four times the smallest effect size of interest.")
         share = comes_out_again(judged)
         if share is not None:
-            spread = f"{100 * spread_per_run():.2g} points RMS, as between two processors"
-            lines.append(f"Comes out again in {100 * share:.0f} % of repetitions if each run differs by {spread}.")
+            repeated = f"The verdict is the same in {100 * share:.0f} % of simulated repetitions"
+            spread = f"{100 * spread_per_run():.2g} points (RMS), as between two processors"
+            lines.append(f"{repeated} in which each run's accuracy varies by {spread}.")
         return lines
 
     @property
@@ -238,6 +239,12 @@ class ClaimRow:
         return f"{name} (fewer is positive)" if self.claim.endpoint == "reached" else name
 
     @property
+    def computed(self) -> str:
+        """Return the contrast of a computed claim: "FedSwitch - FedRGD", or "the smallest of 4 differences"."""
+        contrasts = self.claim.contrasts
+        return f"the smallest of {len(contrasts)} differences" if contrasts[1:] else sum_text(contrasts[0])
+
+    @property
     def finding(self) -> str:
         """Describe in one or two sentences the measurement, its setting and its result."""
         judged = self.judged
@@ -246,7 +253,7 @@ class ClaimRow:
         if judged.estimate is None:
             return f"{start}. {' '.join(self.so_far)}" if self.so_far else "No seed has all of its cells yet."
         if self.claim.endpoint == "arithmetic":
-            return f"{metric}: the difference is {self.estimate}. It is counted."
+            return f"{metric}: {self.computed} is {self.estimate}. This is computed, without statistics."
         seeds = "confirmatory seed" if judged.is_judged else "exploratory seed"
         what = f"{self.estimate}, {self.interval}, over {count(judged.n, seeds)}."
         text = f"{'' if judged.is_decided else 'Not decided. '}{start}: the Hodges-Lehmann estimate is {what}"
@@ -266,7 +273,7 @@ class ClaimRow:
             return "No seed has all of its cells yet." if self.has_page else "No run has been made."
         metric = self.difference_of
         if claim.endpoint == "arithmetic":
-            return f"{metric}: {self.estimate}, counted."
+            return f"{metric}: {self.computed} is {self.estimate}, computed, no statistics."
         quantity = f"{metric} ({self.topic})" if claim.endpoint in ("speed", "spread") else metric
         level = f"{math.floor(1000 * judged.level) / 10:.1f} %"
         interval = f", {level} interval {self.interval_of(seen)}" if seen and seen.interval else ""
@@ -412,13 +419,13 @@ def scope_text(item: Item, labels: Collection[str]) -> str:
 def setting_text(item: Item, labels: Collection[str]) -> str:
     """Return the clients and cohorts of these cells: "K = 10, C = 2 and 10"; empty without clients."""
     values_of = {name: numbers(item, labels, name) for name in ("K", "C")}
-    return ", ".join(f"{name} = {_listed(values)}" for name, values in values_of.items() if values)
+    return ", ".join(f"{name} = {listed(values)}" for name, values in values_of.items() if values)
 
 
 def at_setting(setting: str, data: Sequence[str]) -> str:
     """Join the clients and the data sets of a scope: "at K = 10, C = 2 and 10 on MNIST"."""
     at = f"at {setting}" if setting else ""
-    on = f"on {_listed(data)}" if data else ""
+    on = f"on {listed(data)}" if data else ""
     return f"{at} {on}".strip()
 
 
@@ -428,7 +435,7 @@ def data_of(item: Item, labels: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(data_name(name) for name in names))
 
 
-def _listed(values: Iterable[object]) -> str:
+def listed(values: Iterable[object]) -> str:
     """Write a list: "2, 6 and 10"."""
     *others, last = [*map(str, values)] or [""]
     return f"{', '.join(others)} and {last}" if others else last

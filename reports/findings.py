@@ -2,8 +2,8 @@
 
 `findings.toml` names the main sentences of each paper with their limits; every number is from the records. The short
 page has three sentences per paper, and the full page has all of them, with tables of the decided claims. Sentences of
-papers and questions of ours are counted separately. A sentence counts once, whatever the number of contrasts that are
-judged on it (sentences.py).
+papers and questions of ours are counted separately. A sentence counts once, whatever the number of claims that test it
+(sentences.py).
 """
 
 import tomllib
@@ -21,7 +21,7 @@ from benchmark.papers.published import check_keys
 from benchmark.papers.scale import PROFILES
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.families import owner
-from reports.claims import ClaimRow, rows_of, without_runs
+from reports.claims import ClaimRow, listed, rows_of, without_runs
 from reports.formatting import count, data_name, has, points, shown, slug
 from reports.item_results import PAPERS, ItemResults
 from reports.rendering import article, render
@@ -31,11 +31,15 @@ MAIN = Path(__file__).with_name("findings.toml")
 IN_FULL = "findings_in_full.md"  # the page with all main sentences, beside findings.md
 RULES = "\n## How claims are judged\n"  # the heading in templates/findings_in_full.md
 SENTENCES, QUESTIONS = "sentences of the papers", "questions of ours"
-REMARKS = {  # on the sentences of a status, if there are any
-    IN_PART: "In part: other contrasts of the sentence, or more clients that it is about, are not decided.",
-    "no room": "{number} {has} no room: the cells are too near the ceiling.",
-    "undecided": "{number} {has} confirmatory runs without a decision.",
-    "pilots only": "{number} {has} pilot runs only, on exploratory seeds, which decide nothing.",
+IN_PART_TEXT = "In part: other claims of the sentence, or more clients that it is about, are not decided."
+NOT_DECIDED = {  # the phrases on one sentence or question, and on several
+    "no room": (
+        "leaves no room for improvement (its cells are near the best possible accuracy)",
+        "leave no room for improvement (their cells are near the best possible accuracy)",
+    ),
+    "undecided": ("has confirmatory runs but is undecided", "have confirmatory runs but are undecided"),
+    "pilots only": ("has only pilot runs", "have only pilot runs"),
+    "not run": ("has no seed with all of its cells", "have no seed with all of their cells"),
 }
 
 
@@ -150,12 +154,17 @@ def state_text(every: Sequence[ItemResults]) -> str:
     counted = sum(len(sentence.rows) for own in by_kind.values() for sentence in own)
     further = sum(bool(paper_items.base_of(row.item.name)) for row in rows)
     parts = [_decisions_text(kind, own) for kind, own in by_kind.items()]
-    for name, remark in REMARKS.items():
+    if status[IN_PART]:
+        parts.append(IN_PART_TEXT)
+    not_decided = []
+    for name, (singular, plural) in NOT_DECIDED.items():
         if number := status[name]:
-            parts.append(remark.format(number=number, has=has(number)))
+            not_decided.append(f"{number} {singular if number == 1 else plural}")
+    if not_decided:
+        parts.append(f"Of the sentences and questions without a decision, {listed(not_decided)}.")
     of_further = f", {further} of them in a further reduced setting" if further else ""
-    claims = count(counted, "claim")
-    parts.append(f"A sentence has one contrast or several: {claims} in all, each contrast once{of_further}.")
+    meaning = "A sentence is tested by one claim or several, and a claim has one contrast of cells or several"
+    parts.append(f"{meaning}: {count(counted, 'claim')} in all, duplicates counted once{of_further}.")
     if withdrawn := len(rows) - counted:
         parts.append(f"{withdrawn} more are withdrawn: the pages of their tables give the reasons.")
     if all(reported.item.profile != "paper" for reported in every):
@@ -164,12 +173,12 @@ def state_text(every: Sequence[ItemResults]) -> str:
 
 
 def _decisions_text(kind: str, sentences: Sequence[Sentence]) -> str:
-    """Return "Of 9 questions of ours 3 have a decision: holds 2, contradicted 1."."""
+    """Return "Of 9 questions of ours, 3 have been decided: holds 2, contradicted 1."."""
     decided = Counter(sentence.status for sentence in sentences if sentence.has_decision)
     number = decided.total()
-    listed = ", ".join(f"{status} {decided[status]}" for status in STATUSES if decided[status])
-    how = f": {listed}" if listed else ""
-    return f"Of {len(sentences)} {kind} {number or 'none'} {has(number)} a decision{how}."
+    by_status = ", ".join(f"{status} {decided[status]}" for status in STATUSES if decided[status])
+    how = f": {by_status}" if by_status else ""
+    return f"Of {len(sentences)} {kind}, {number or 'none'} {has(number)} been decided{how}."
 
 
 def scale_text(every: Sequence[ItemResults]) -> str:
@@ -193,7 +202,7 @@ def scale_text(every: Sequence[ItemResults]) -> str:
     elif at_scale:
         verdicts = f"{at_scale} of {count(len(profile_of_verdict), 'verdict')} rest on a published setting."
     else:
-        verdicts = "No verdict on runs is at a paper's scale."
+        verdicts = "Every verdict that rests on training runs is for a reduced setting."
     return f"{runs} ({_data_of(every)}). {verdicts}"
 
 
@@ -221,7 +230,7 @@ def state_line(every: Sequence[ItemResults]) -> str:
     for kind, sentences in by_kind.items():
         decided = sum(sentence.has_decision for sentence in sentences)
         parts.append(f"{decided} of {len(sentences)} {kind}")
-    return f"{' and '.join(parts)} have a decision. {scale_text(every)}"
+    return f"{' and '.join(parts)} have been decided. {scale_text(every)}"
 
 
 @dataclass(frozen=True, kw_only=True)

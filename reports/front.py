@@ -52,7 +52,7 @@ def three_numbers(every: Sequence[ItemResults]) -> list[tuple[str, str]]:
     papers = count(len(PAPERS), "paper")
     return [
         (f"{len(with_runs)} of {len(declared)}", f"tables and figures of {papers} have runs"),
-        (f"{decided.total()} of {len(sentences)}", f"sentences of the papers have a decision{how}"),
+        (f"{decided.total()} of {len(sentences)}", f"sentences of the papers have been decided{how}"),
         (f"{runs:,}", "runs" if runs != 1 else "run"),
     ]
 

@@ -65,58 +65,53 @@ class SentenceOutcome:
 
         "contradicted at K = 10, C = 2 and 10 on MNIST: -0.82 points (n = 9)".
         """
-        start = f"{self.verdict_word} {self.scope}".rstrip()
+        start = f"{self.verdict} {self.scope}".rstrip()
         if self.estimate is None:
             return start
         shown = amount(self.claim, self.estimate)
         if self.claim.metric != ACCURACY:
             shown += f" ({metric_name(self.claim.metric)})"
         if self.claim.endpoint == "arithmetic":
-            return f"{start}: {shown}, counted"
-        limits = f"{self._of_several}{self._below_baseline}"
+            return f"{start}: {shown}, computed, no statistics"
+        if self.has_several_differences:
+            return f"{start}: {self._of_several(shown)}{self._below_baseline}"
         if self.is_judged:
-            return f"{start}: {shown} (n = {self.n}){limits}"
+            return f"{start}: {shown} (n = {self.n}){self._below_baseline}"
         kind = "exploratory runs" if self.is_exploratory else "runs"
-        return f"{start}, where {kind} show {shown} (n = {self.n}){limits}"
+        return f"{start}, where {kind} show {shown} (n = {self.n}){self._below_baseline}"
 
     @property
     def estimate_text(self) -> str:
         """Return the estimate with its number of seeds: ": -0.82 points (n = 9)"; empty without one."""
         if self.estimate is None:
             return ""
-        kind = ", exploratory" if self.is_exploratory else ""
-        return f": {amount(self.claim, self.estimate)} (n = {self.n}{kind}){self._below_baseline}"
+        shown = amount(self.claim, self.estimate)
+        text = self._of_several(shown) if self.has_several_differences else f"{shown} ({self._seeds})"
+        return f": {text}{self._below_baseline}"
+
+    @property
+    def has_several_differences(self) -> bool:
+        return len(self.differences) > 1
+
+    @property
+    def _seeds(self) -> str:
+        return f"n = {self.n}{', exploratory' if self.is_exploratory else ''}"
 
     @property
     def _below_baseline(self) -> str:
         """Return a remark if a cell typically ends below the supervised baseline; empty if none does."""
         return "; some runs end below the supervised baseline" if self.is_below_baseline else ""
 
-    @property
-    def _of_several(self) -> str:
-        """Return a remark on the comparison of the claim that is shown; empty if there is only one."""
-        if len(self.differences) < 2:
-            return ""
-        return f"; this is the smallest of {len(self.differences)} differences, of which {self.above_zero} above zero"
+    def _of_several(self, smallest: str) -> str:
+        """Say that each difference has to be above zero, how many are, and the smallest one with its seeds."""
+        required = f"it requires all {len(self.differences)} differences above zero"
+        return f"{required} ({self.above_zero}; the smallest is {smallest}, {self._seeds})"
 
     @property
     def above_zero(self) -> str:
         """Return how many of several differences are above zero: "6 are"."""
         above = sum(typical(values) > 0 for values in self.differences.values())
         return f"{above} {'is' if above == 1 else 'are'}"
-
-    @property
-    def verdict_word(self) -> str:
-        """Return the verdict; add "as a whole" if the claim is about several differences and decided."""
-        is_whole = len(self.differences) > 1 and self.verdict in DECIDED
-        return f"{self.verdict} as a whole" if is_whole else self.verdict
-
-    @property
-    def verdict_text(self) -> str:
-        """Return the verdict; of several differences also how many are above zero."""
-        if len(self.differences) < 2:
-            return self.verdict
-        return f"{self.verdict_word} ({self.above_zero.split()[0]} of {len(self.differences)} differences above zero)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +193,7 @@ def _counted(outcomes: Sequence[SentenceOutcome]) -> str:
     """Return "holds", or "contradicted in 1 of 3 comparisons, not judged in 2" if verdicts differ."""
     times = Counter(outcome.verdict for outcome in outcomes)
     if len(outcomes) == 1:
-        return outcomes[0].verdict_text
+        return outcomes[0].verdict
     if len(times) == 1:
         return f"{outcomes[0].verdict} in {len(outcomes)} of {len(outcomes)} comparisons"
     (verdict, number), *rest = sorted(times.items(), key=lambda pair: pair[0] not in DECIDED)
@@ -370,7 +365,7 @@ def _draw(outcomes: Sequence[SentenceOutcome], *, named: bool) -> Picture:
     figure, axes = canvas(len(outcomes), 1, {}, width=4.7 - left, height=height, left=left, titles=True)
     for [ax], outcome, own in zip(axes, outcomes, names, strict=True):
         _draw_panel(ax, outcome, own)
-        words = outcome.name if named else f"{outcome.verdict_word} {outcome.scope}"
+        words = outcome.name if named else f"{outcome.verdict} {outcome.scope}"
         unit = unit_text(outcome.claim) or metric_name(outcome.claim.metric)
         titled(ax, unit, title=words, margins=(0.05, 0.05))
         ax.set_ylim(len(own) - 0.4, -0.6)

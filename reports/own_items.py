@@ -89,7 +89,7 @@ def _other_runs(
             title="Your runs",
             profile="custom",
             cells=tuple(cells),
-            notes=("Runs of `fssl run` and of sweeps that no item has; a cell's page has its settings.",),
+            notes=("Runs of `fssl run` and of sweeps that are in no table or figure; a cell's page has its settings.",),
             columns=("seed",),  # no cell has this key, so that the table is a list of labels
         )
         yield item, records

@@ -104,7 +104,7 @@ def tables_values(every: Sequence[ItemResults]) -> dict[str, Any]:
 
 
 def sentence_tables(every: Sequence[ItemResults], paper: str = "", *, brief: bool = False) -> list[tuple[str, Table]]:
-    """Return a table of the sentences of each kind. `brief`: without a line for each contrast."""
+    """Return a table of the sentences of each kind. `brief`: without a line for each claim that is open."""
     rows = shown_kinds(every, paper)
     tables = []
     for kind, own in rows.items():

@@ -1,4 +1,4 @@
-"""Compute the tables of the page on speed: the cost of local steps per card, and the agreement of engines."""
+"""Compute the tables of the page on speed: the cost of local steps per GPU, and the agreement of engines."""
 
 import tomllib
 from pathlib import Path
@@ -9,11 +9,11 @@ from sweeps.cards import Card, cards, estimated_cards, table_of
 MARK = "<!-- cards -->"
 MEASURED = ROOT / "results" / "benchmarks" / "memory_order.toml"
 PLACE = "[memory order]"
-KINDS = {"memory_order": "reference engine, other memory order", "stacked": "engine stacked"}
+KINDS = {"memory_order": "reference engine, other memory format", "stacked": "engine stacked"}
 
 
 def with_cards(text: str, results: Path | None) -> str:
-    """Return the page with one table per card in place of `MARK`, measured cards first. Raise DataError if a file of
+    """Return the page with one table per GPU in place of `MARK`, measured GPUs first. Raise DataError if a file of
     measurements cannot be read.
     """
     known = estimated_cards() if results is None else cards(results)

@@ -97,24 +97,32 @@ class ScaleAgreement:
     def text(self) -> str:
         """Say in a sentence or two how far the smaller setting predicts the larger one."""
         n = len(self.pairs)
-        said = f"{self.same_sign} of {count(n, 'estimate')} {has(n)} the same sign"
+        has_equality = any(small.claim.form == "comparable" for small, _ in self.pairs)
+        including = ", including claims of equality," if has_equality else ""
+        same = self.same_sign
+        said = f"{same} of {count(n, 'pair')} of estimates{including} {has(same)} the same sign"
         correlation = self.rank_correlation
         if correlation is None:
             said += f"; fewer than {FEWEST} different ones are in points, too few for a rank correlation"
         else:
             said += f"; Spearman's rank correlation of the {len(self.in_points)} in points is {correlation:.2f}"
-        if not self.decided:
-            return f"{said}. No claim has a verdict at both."
-        both = count(len(self.decided), "claim")
-        same = self.same_verdict
-        return f"{said}. Of {both} with a verdict at both, {same} {has(same)} the same verdict."
+        return f"{said}. {self.verdicts_text}"
+
+    @property
+    def verdicts_text(self) -> str:
+        """Say how many of the pairs with a verdict in both settings have the same one."""
+        number = len(self.decided)
+        if not number:
+            return "No pair has a verdict in both settings."
+        return f"In {self.same_verdict} of {count(number, 'pair')} with a verdict in both settings, the verdicts agree."
 
 
 def trust_text(pairs: Sequence[tuple[Measured, Measured]]) -> str:
     """Say plainly how far a verdict of a reduced setting can be trusted in a larger one, given all pairs of estimates.
 
     By chance, half of the pairs have the same sign. Claims that two methods are equal are left out, since the sign of a
-    difference says nothing about them. No interval is given, because some pairs share runs.
+    difference says nothing about them. The binomial test of the signs treats the pairs as independent, although some of
+    them share runs. No interval is given for the same reason.
     """
     signed = [pair for pair in pairs if pair[0].claim.form != "comparable"]
     if not signed:
@@ -122,18 +130,14 @@ def trust_text(pairs: Sequence[tuple[Measured, Measured]]) -> str:
     compared = ScaleAgreement(smaller="", larger="", pairs=signed)
     n, same = len(signed), compared.same_sign
     names = {small.claim.name for small, _ in signed}
-    claims = f"{count(len(names), 'claim')} of a difference"
-    signs = (
-        f"Of {count(n, 'pair')} of estimates of {claims}, {same} {has(same)} the same sign, where chance gives half."
-    )
-    decided, alike = len(compared.decided), compared.same_verdict
-    verdicts = "No pair has a verdict in both settings."
-    if decided:
-        verdicts = f"Of {count(decided, 'pair')} with a verdict in both settings, {alike} {has(alike)} the same."
-    advice = "These pairs cannot be told from chance, so read a verdict as one about its own setting only."
+    claims = count(len(names), "claim")
+    pairs_text = f"{same} of {count(n, 'pair')} of estimates ({claims}) {has(same)} the same sign"
+    signs = f"Without claims of equality, {pairs_text}; {n / 2:g} are expected by chance."
+    test = "one-sided binomial test, which ignores that pairs share runs"
+    advice = f"This agreement of signs can be due to chance ({test}), so a verdict applies only to its own setting."
     if binomtest(same, n, alternative="greater").pvalue <= FAMILY_ERROR / 2:
-        advice = "More signs agree than by chance, but a single verdict is still one about its own setting."
-    return f"{signs} {verdicts} {advice}"
+        advice = f"More signs agree than by chance ({test}), but a verdict still applies only to its own setting."
+    return f"{signs} {compared.verdicts_text} {advice}"
 
 
 def scales_values(every: Sequence[ItemResults]) -> dict[str, Any]:
@@ -167,7 +171,7 @@ def at_profiles(every: Iterable[ItemResults]) -> list[dict[str, Measured]]:
 
 
 def _rows_with_estimates(every: Iterable[ItemResults]) -> list[ClaimRow]:
-    """Return the claims that are measured by runs; withdrawn claims and counted quantities are left out."""
+    """Return the claims that are measured by runs; withdrawn claims and computed quantities are left out."""
     rows = [row for reported in every for row in rows_of(reported)]
     return [
         row

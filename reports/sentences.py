@@ -1,4 +1,6 @@
-"""Group claims by sentence, because the summaries count sentences. Each contrast of a sentence is a separate claim.
+"""Group claims by sentence, because the summaries count sentences.
+
+Each claim tests one sentence or question of ours, and a sentence may have several claims.
 
 The status of a sentence follows from the statuses of its claims, without the withdrawn ones:
 
@@ -86,30 +88,30 @@ def sentence_values(sentence: Sentence) -> dict[str, Any]:
 
 
 def sentences_table(sentences: Sequence[Sentence], *, brief: bool = False) -> Table:
-    """Return a row for each sentence, with its contrasts below each other.
+    """Return a row for each sentence, with its claims below each other.
 
-    `brief`: a line for each decided contrast only; the sentence leads to the first of its claims.
+    `brief`: a line for each decided claim only; the sentence leads to the first of its claims.
     """
     rows = []
     for sentence in sentences:
         listed = [row for row in sentence.rows if row.judged.is_decided] if brief else sentence.rows
-        contrasts = tuple(map(_contrast_line, listed))
+        claims = tuple(map(_claim_line, listed))
         profiles = dict.fromkeys(row.item.profile for row in sentence.rows if row.has_page or row.judged.is_decided)
         page = next((row.page for row in sentence.rows if row.page), "") if brief else ""
         number = len(sentence.rows)
         cells = (
             TableEntry(text=sentence.text, detail=(sentence.source,), href=page),
             TableEntry(text=sentence.status, look=sentence.status, sort=float(STATUSES.index(sentence.status))),
-            TableEntry(text=count(number, "contrast"), lines=contrasts, sort=float(number)),
+            TableEntry(text=count(number, "claim"), lines=claims, sort=float(number)),
             ", ".join(profiles) or "–",
         )
         topics = list(dict.fromkeys(row.topic for row in sentence.rows))
         rows.append(row_of(cells, paper=sentence.paper, verdict=sentence.status, topic=topics))
-    heads = ("Sentence", "Verdict", Column(name="Contrasts", left=True), Column(name="Profile", left=True))
-    return table_of("sentences", "Sentences, each with its contrasts", heads, rows, words=2)
+    heads = ("Sentence", "Verdict", Column(name="Claims", left=True), Column(name="Profile", left=True))
+    return table_of("sentences", "Sentences, each with its claims", heads, rows, words=2)
 
 
-def _contrast_line(row: ClaimRow) -> TableEntry:
+def _claim_line(row: ClaimRow) -> TableEntry:
     """Build the line "ssfl/tab2, Grouping wins: holds at K = 10 (+0.74 points, n = 16)"."""
     seen = f" ({row.estimate}, n = {row.judged.n})" if row.judged.estimate is not None else ""
     text = f"{row.item.name}, {row.claim.name}: {row.verdict_text}{seen}"

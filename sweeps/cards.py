@@ -1,6 +1,6 @@
-"""Costs of local steps on cards, as measured on the card or, for unmeasured cards, as estimated.
+"""Costs of local steps on GPUs, as measured on the GPU or, for unmeasured GPUs, as estimated.
 
-`python -m tests.performance.gpu` measures a card and writes `results/benchmarks/gpu.json`:
+`python -m tests.performance.gpu` measures a GPU and writes `results/benchmarks/gpu.json`:
 
     {"cards": [{
         "card": "NVIDIA H200",          as CUDA names it
@@ -23,7 +23,7 @@
         }, ...]
     }, ...]}
 
-For cards without an entry, `sweeps/cards.toml` has estimates.
+For GPUs without an entry, `sweeps/cards.toml` has estimates.
 """
 
 import json
@@ -44,7 +44,7 @@ ENGINES = ("reference", "stacked", "captured")  # in the order of fewer launches
 # Constants of the model for networks that were not timed: the number of kernels of a small step, and the time of each
 # kernel if it is launched separately or as a part of a graph.
 KERNELS, LAUNCH_MS, KERNEL_MS = 100, 0.028, 0.0035
-LARGE = 50.0  # GFLOP of a step; networks of at least this size decide a card's rate, if there are any
+LARGE = 50.0  # GFLOP of a step; networks of at least this size decide a GPU's rate, if there are any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A card and its rows. `facts` are versions, date and commit; they are empty for an estimate."""
+    """A GPU and its rows. `facts` are versions, date and commit; they are empty for an estimate."""
 
     name: str
     rows: tuple[Row, ...]
@@ -102,7 +102,7 @@ class Card:
         return known[0] if precision != "fp32" or "fp32" in self.rates else min(self.rates.values())
 
     def row(self, run: Experiment, engine: str) -> Row | None:
-        """Return the row of the run's network in the memory order of a run, preferably with the network's norm."""
+        """Return the row of the run's network in the memory format of a run, preferably with the network's norm."""
         timed = [row for row in self.rows if row.ms is not None and row.engine == engine and row.most is None]
         mine = [row for row in timed if (row.network, row.precision) == (run.model.network, run.precision)]
         mine = [row for row in mine if row.norm == run.model.norm] or mine
@@ -113,7 +113,7 @@ class Card:
     def step_seconds(self, run: Experiment, gflop: float, engine: str) -> tuple[float, bool]:
         """Return the seconds of one of the run's local steps, and whether its network was measured.
 
-        The time of a step is the time of its FLOPs at the card's rate, plus the remaining time of a step of the
+        The time of a step is the time of its FLOPs at the GPU's rate, plus the remaining time of a step of the
         network.
         """
         rate = self.rate(run.precision)
@@ -127,7 +127,7 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True)
 class OnCard:
-    """The hours of runs on a card, trained in sequence."""
+    """The hours of runs on a GPU, trained in sequence."""
 
     card: Card
     hours: Mapping[str, float]  # by engine
@@ -135,7 +135,7 @@ class OnCard:
 
     @property
     def engine(self) -> str:
-        """Return the engine that is fastest on the card."""
+        """Return the engine that is fastest on the GPU."""
         return min(self.hours, key=self.hours.__getitem__)
 
     def to_json(self) -> dict[str, Any]:
@@ -159,12 +159,12 @@ def on_card(card: Card, counted: Iterable[tuple[Experiment, float, float]]) -> O
 
 
 def cards(results: Path) -> dict[str, Card]:
-    """Return the known cards by name: measured cards of `results`, and estimates for others. Raise DataError."""
+    """Return the known GPUs by name: measured GPUs of `results`, and estimates for others. Raise DataError."""
     return {**estimated_cards(), **measured_cards(results / MEASURED)}
 
 
 def card_named(text: str | None, results: Path) -> Card | None:
-    """Return the card with a name such as "h200" or "nvidia-h200", or None if there is none. Raise DataError."""
+    """Return the GPU with a name such as "h200" or "nvidia-h200", or None if there is none. Raise DataError."""
     word = "-".join((text or "").lower().split())
     found = [card for card in cards(results).values() if word and word in _names_of(card.name)]
     measured = [card for card in found if card.is_measured]
@@ -172,7 +172,7 @@ def card_named(text: str | None, results: Path) -> Card | None:
 
 
 def devices_or_card(text: str | None, results: Path) -> tuple[tuple[str, ...] | None, Card | None]:
-    """Return the devices that `text` names, or the card. Raise ConfigError if it names neither."""
+    """Return the devices that `text` names, or the GPU. Raise ConfigError if it names neither."""
     card = card_named(text, results)
     if card is not None:
         return None, card
@@ -181,11 +181,11 @@ def devices_or_card(text: str | None, results: Path) -> tuple[tuple[str, ...] | 
     except ConfigError as error:
         shortest = [min(_names_of(name), key=len) for name in cards(results)]
         known = ", ".join(sorted(shortest))
-        raise ConfigError(f"{error}; or, to plan for a card in a different machine, one of {known}") from None
+        raise ConfigError(f"{error}; or, to plan for a GPU in a different machine, one of {known}") from None
 
 
 def _names_of(card: str) -> set[str]:
-    """Return the names of a card, such as "nvidia-h100-80gb-hbm3", "h100-80gb-hbm3" and "h100"."""
+    """Return the names of a GPU, such as "nvidia-h100-80gb-hbm3", "h100-80gb-hbm3" and "h100"."""
     whole = "-".join(card.lower().split())
     words = whole.split("-")
     models = {word for word in words if word[0].isalpha() and not word.isalpha()}
@@ -245,7 +245,7 @@ def measured_cards(path: Path) -> dict[str, Card]:
 
 
 def entries(path: Path) -> list[dict[str, Any]]:
-    """Return the cards of the file, or an empty list if it does not exist. Raise DataError if it is damaged."""
+    """Return the GPUs of the file, or an empty list if it does not exist. Raise DataError if it is damaged."""
     if not path.is_file():
         return []
     try:
@@ -256,7 +256,7 @@ def entries(path: Path) -> list[dict[str, Any]]:
 
 
 def rates_of(rows: Iterable[Row]) -> dict[str, float]:
-    """Return the highest FLOP/s of any row by precision, in the usual memory order.
+    """Return the highest FLOP/s of any row by precision, in the usual memory format.
 
     Only large networks count, if there are any.
     """
@@ -301,7 +301,7 @@ def choices_of(card: str, rows: Sequence[Row], measured: str) -> list[str]:
 
 
 def table_of(rows: Sequence[Row]) -> list[str]:
-    """Return a Markdown table with one line per setting, precision and memory order, and one column per engine."""
+    """Return a Markdown table with one line per setting, precision and memory format, and one column per engine."""
     head = ["setting", "precision", "images, cuDNN", *(f"{engine}, ms" for engine in ENGINES)]
     head += ["jobs at once", "steps a second", "peak MiB", "GFLOP a step"]
     lines = ["| " + " | ".join(head) + " |", "| --- | --- | --- |" + " ---: |" * (len(head) - 3)]

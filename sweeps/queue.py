@@ -29,10 +29,10 @@ class QueueEntry(Checked):
     labels: tuple[str, ...]  # labels of the cells that are the arms
     seeds: tuple[int, ...]
     device: str  # "cpu" or "cuda"
-    card: str = ""  # the only kind of card that trains it, such as "NVIDIA H200"; empty for any card
+    card: str = ""  # the only model of GPU that trains it, such as "NVIDIA H200"; empty for any
     local_steps: int  # planned steps of all its runs, whether they are done or not
     core_hours: float | None = None  # planned hours on a CPU
-    card_minutes: float | None = None  # planned minutes on a card
+    card_minutes: float | None = None  # planned minutes on a GPU
     comment: str = ""
 
     def __post_init__(self) -> None:
@@ -50,11 +50,11 @@ class QueueEntry(Checked):
                 raise ConfigError(f"{name} is empty or contains a value twice: {quoted(list(values))}")
         outside = [seed for seed in self.seeds if seed not in PILOTS and seed not in CONFIRMING]
         if outside:
-            last = CONFIRMING.stop - 1
-            raise ConfigError(f"seeds contains {outside[0]}, but only seeds 0 to {last} belong to a seed block")
+            allowed = "only seeds 0 to 99 (exploratory) and 100 to 999 (confirmatory) are allowed"
+            raise ConfigError(f"seeds contains {outside[0]}, but {allowed}")
         if len({first_seed_of(seed) for seed in self.seeds}) > 1:
-            blocks = sorted({first_seed_of(seed) for seed in self.seeds})
-            raise ConfigError(f"seeds belong to the blocks from {blocks}; write one entry for each block")
+            first = " and ".join(map(str, sorted({first_seed_of(seed) for seed in self.seeds})))
+            raise ConfigError(f"seeds are from the hundreds that begin at {first}; write one entry for each hundred")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,5 +119,5 @@ def _item(entry: QueueEntry, results: Path) -> Item:
     """Return the entry's table or figure, with the cells that its trials have chosen."""
     found = items([entry.item], entry.profile)
     if len(found) != 1:
-        raise ConfigError(f"{entry.item!r} names {len(found)} items; name one, such as {found[0].name!r}")
+        raise ConfigError(f"{entry.item!r} names {len(found)} tables and figures; name one, such as {found[0].name!r}")
     return plan(found, results, tell=False).items[0] if found[0].choices else found[0]

@@ -14,7 +14,7 @@ from sweeps.queue import QueueEntry
 def judging_blocks(entry: QueueEntry, results: Path) -> dict[str, int]:
     """Return the first seed of the block that judges each claim whose arms are all in the entry, by the claim's name.
 
-    Withdrawn claims are left out, as are claims that no run judges, because their numbers are counted or no seed block
+    Withdrawn claims are left out, as are claims that no run judges, because their numbers are computed or no seed block
     is left.
     """
     (item,) = items([entry.item], entry.profile)

@@ -20,7 +20,7 @@ from sweeps.queue import CUDA, QueueEntry
 class Machine:
     """The properties of a machine that the arms of one seed must share."""
 
-    device: str  # "cpu", or the name of the card
+    device: str  # "cpu", or the name of the GPU
     processor: str
     torch: str  # the first two numbers of torch's version
 

@@ -2,7 +2,7 @@
 
 Counted seconds are for a core of the reference processor (`sweeps.counting`). One plain training step of the run's
 network is timed on a core of this machine, and its ratio to the counted seconds is used for all work of the run. The
-seconds on a CUDA device are based on the times of its card (`sweeps.cards`). If the card was not measured, the timed
+seconds on a CUDA device are based on the times of its GPU (`sweeps.cards`). If the GPU was not measured, the timed
 step gives its FLOP/s.
 """
 

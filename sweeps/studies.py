@@ -58,7 +58,11 @@ class Hyperparameter:
         if self.values or not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise ConfigError(f"{self.field}: {self.low} to {self.high} is not a range; give low below high, or values")
         if self.scale != "linear" and self.coordinates[0] <= 0:
-            raise ConfigError(f"{self.field}: {self.low} to {self.high} has no logarithm; move the end inside")
+            limits = "above 0" if self.scale == "log" else "below 1"
+            span = f"{self.low} to {self.high}"
+            raise ConfigError(
+                f"{self.field}: a logarithmic range must lie {limits}, but it is {span}; change the limit"
+            )
 
     @property
     def coordinates(self) -> tuple[float, float]:
@@ -229,7 +233,12 @@ def _span(word: str) -> Hyperparameter:
     if twice := [value for value in values if values.count(value) > 1]:
         raise ConfigError(f"--search {word!r} has {twice[0]} more than once; write each value once")
     span = {"low": low, "high": high, "scale": scale.replace("-", " ") or "linear"} if dots else {"values": values}
-    return from_plain(Hyperparameter, {"field": field, **span}, "--search")
+    try:
+        return from_plain(Hyperparameter, {"field": field, **span})
+    except ConfigError as error:
+        text = str(error)
+        of_field = text if text.startswith(f"{field}:") else f"{field}: {text}"
+        raise ConfigError(f"--search {of_field}") from None
 
 
 # Files

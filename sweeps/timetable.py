@@ -23,7 +23,7 @@ from sweeps.shelf import Machine, Shelf
 from sweeps.status import in_words
 
 SHARE_TO_SAVE = 0.02  # unfinished runs are stopped, so that they save, this share of the time before its end
-# Runs that one card trains at the speed of a single run, as measured on an H200 (reports/performance.md).
+# Runs that one GPU trains at the speed of a single run, as measured on an H200 (reports/performance.md).
 RUNS_IN_TURN, RUNS_UNDER_MPS = 3.0, 8.0
 LONGER = 0.1  # a run that is slower than expected is expected to need a further tenth of its time so far
 

@@ -92,7 +92,7 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
     console = Console(stderr=True)
     labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
     names = [f"{item.name} ({item.profile})" for item in planned.items] or ["sweep"]
-    title = ", ".join(names) if len(names) < 4 else f"{len(names)} items"
+    title = ", ".join(names) if len(names) < 4 else f"{len(names)} tables and figures"
     done = len(planned.runs) - len(planned.missing)
     later = f", {len(planned.waiting)} more when the trials among them are done" if planned.waiting else ""
     started = time.monotonic()

@@ -23,6 +23,11 @@ from sweeps.stacking import one_at_a_time
 from sweeps.status import in_words
 
 MANY = 100  # runs; before counting more of them, the command announces the wait
+ENGINES_IN_WORDS = {  # names in `sweeps.cards`, with the option that selects the engine
+    "reference": "with the reference engine",
+    "stacked": "with --together 1 (stacked engine, without CUDA graphs)",
+    "captured": "with --together 1 (stacked engine, CUDA graphs)",
+}
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
@@ -122,15 +127,19 @@ def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Plan]]:
 
 
 def _time(counted: dict[str, Any], devices: tuple[str, ...]) -> tuple[str, str]:
-    return "time here", f"{in_words(3600 * counted['hours'])} on {in_place(devices)}"
+    return "time", f"{in_words(3600 * counted['hours'])} on {in_place(devices)}"
 
 
 def _times(there: OnCard) -> list[tuple[str, str]]:
-    """Return the hours on a card with each engine, the fastest first, and their source."""
+    """Return the hours on a GPU with each engine, the fastest first, and their source.
+
+    Runs are trained one after the other, and with the stacked engine the jobs of a round together.
+    """
     rows = []
     for engine in sorted(there.hours, key=lambda name: (there.hours[name], name != there.engine)):
         how = "" if there.measured[engine] else ", estimate"
-        rows.append(("time there", f"{in_words(3600 * there.hours[engine])} on one {there.card.name}, {engine}{how}"))
+        on = f"one {there.card.name} {ENGINES_IN_WORDS[engine]}"
+        rows.append(("GPU time", f"{in_words(3600 * there.hours[engine])} on {on}{how}"))
     return [*rows, ("source", there.card.source)]
 
 
@@ -153,7 +162,7 @@ def _print(counted: dict[str, Any], done: int, times: list[tuple[str, str]]) -> 
 
 
 def cost_there(runs: Sequence[Experiment], card: Card) -> OnCard:
-    """Estimate the time of the runs on a card if they are trained one after the other.
+    """Estimate the time of the runs on a GPU if they are trained one after the other.
 
     Runs that cannot be counted are left out; `cost_here` has a note on them.
     """
@@ -163,7 +172,7 @@ def cost_there(runs: Sequence[Experiment], card: Card) -> OnCard:
 
 
 def as_there(there: OnCard) -> dict[str, Any]:
-    """Return the fields of the JSON output that are about a card, not about this machine."""
+    """Return the fields of the JSON output that are about a GPU, not about this machine."""
     hours = there.hours[there.engine]
     return {"hours": hours, "device": there.card.name, "side_by_side": 1, "on_card": there.to_json()}
 
@@ -181,5 +190,5 @@ def cost_here(runs: Sequence[Experiment], options: argparse.Namespace) -> tuple[
 
 def in_place(devices: tuple[str, ...]) -> str:
     """Return a readable description of the devices."""
-    cores = set(devices) == {CPU}
-    return f"{len(devices)} cores, all at work" if cores else f"{len(devices)} x {card_name(devices[0])}, a run on each"
+    kind = "cores" if set(devices) == {CPU} else f"x {card_name(devices[0])}"
+    return f"{len(devices)} {kind} of this machine, a run on each"

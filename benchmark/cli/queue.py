@@ -146,7 +146,7 @@ def _machine(options: argparse.Namespace) -> "Machine":
     options.devices = options.devices or cuda_devices() or (CPU,)
     cards = sorted({card_name(device) for device in options.devices})
     if len(cards) > 1:
-        raise ConfigError(f"--devices: {' and '.join(cards)} are different cards; choose devices of one kind")
+        raise ConfigError(f"--devices: {' and '.join(cards)} are different models; choose devices of one kind")
     packages = {"torch": importlib.metadata.version("torch")}
     engine = {} if cards == [CPU] else {"device": cards[0]}
     return Machine.of({"engine": engine, "hardware": hardware(), "packages": packages})

@@ -19,7 +19,6 @@ from benchmark.records.record import FINISHED, Records, contain_runs
 from benchmark.sharing.bundle import SUBMITTED
 from reports.board import shown_environments
 from reports.exports import write_item
-from reports.formatting import count
 from reports.front import write_findings
 from reports.item_results import ItemResults, connect
 from reports.own_items import ItemWithRecords, with_own
@@ -83,7 +82,7 @@ def run_command(options: argparse.Namespace) -> None:
 
 
 def with_all_of_papers(names: Sequence[str]) -> list[str]:
-    """Return the names with each paper replaced by all its items, including ablations and further settings.
+    """Return the names with each paper replaced by all its tables and figures, also ablations and further settings.
 
     A page of a paper links to all of them, whereas `fssl reproduce ssfl` only trains the paper's own tables.
     """
@@ -124,7 +123,7 @@ def _release(options: argparse.Namespace) -> None:
 def _readme(options: argparse.Namespace) -> None:
     """Update the README from the committed copies only, so that it is the same in every checkout."""
     if options.items or options.profile:
-        raise ConfigError("--readme always covers all items; leave out ITEM and --profile")
+        raise ConfigError("--readme always covers all tables and figures; leave out ITEM and --profile")
     read = read_once(partial(read_records, with_runs=False))
     results = on_disk((*ITEMS, *VARIANTS), COMMITTED, options.results, read)
     every = connect([ItemResults(item, records) for item, records in results])
@@ -152,8 +151,9 @@ def build_site(
         # The tables in `shown` are first and win: they may have fewer cells and seeds.
         pages.setdefault((item.name, item.profile), (item, records))
     if not shown:
-        number = count(len(pages if only is None else only), "item")
-        print(f"fssl: draws the pages of {number} and of their cells ...", file=sys.stderr)
+        number = len(pages if only is None else only)
+        what = "1 table or figure and its cells" if number == 1 else f"{number} tables and figures and their cells"
+        print(f"fssl: drawing the pages of {what} ...", file=sys.stderr)
     # Readers on other machines see the pages, so problems name no local folder.
     said = list(dict.fromkeys(trouble.replace(f"{results}/", "") for trouble in troubles))
     return build(list(pages.values()), site, only=only, troubles=said, results=results)

@@ -103,7 +103,8 @@ def add_seeds(command: argparse.ArgumentParser, default: str) -> None:
         "--seeds",
         type=number(1, 100),
         metavar="N",
-        help="use N confirmatory seeds per cell, from 100 on, which judge claims at 9, 16, 24 and 32 seeds; "
+        help="use N confirmatory seeds per cell, from the first seed of each block that judges its claims (100, 200, "
+        "...); claims are judged at 9, 16, 24 and 32 seeds; "
         f"`fssl plan ITEM` shows how many can decide its claims (default: no confirmatory seeds, but {default})",
     )
     command.add_argument(

@@ -73,7 +73,7 @@ def _chosen(options: argparse.Namespace) -> tuple[str, dict[str, str], Records]:
         return f"Cell {key}", {key: key}, read_records(options.results, [key], with_reference=True)
     chosen = items([options.what], options.profile)
     if len(chosen) != 1:
-        raise ConfigError(f"{options.what}: is {len(chosen)} items; submit one, such as {chosen[0].name}")
+        raise ConfigError(f"{options.what}: is {len(chosen)} tables and figures; submit one, such as {chosen[0].name}")
     planned = plan(chosen, options.results, with_reference=options.profile != "demo")
     item = planned.items[0]
     labels = {cell.cell_key: cell.label for cell in item.cells}

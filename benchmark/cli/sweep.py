@@ -98,9 +98,12 @@ def file_of_item(item: Item, seeds: Sequence[int] = (), words: str = "", *, many
 def _write_items(options: argparse.Namespace, seeds: Sequence[int]) -> None:
     chosen = [item for item in items(options.items, options.profile) if item.trained]
     if not chosen:
-        raise ConfigError(f"{', '.join(options.items)} has nothing to train; choose another item (`fssl list items`)")
+        raise ConfigError(
+            f"{', '.join(options.items)} has nothing to train; name a different table or figure (`fssl list items`)"
+        )
     if len(chosen) > 1 and options.write is None:
-        raise ConfigError(f"{len(chosen)} items are {len(chosen)} sweeps; give --write FOLDER, or one item")
+        number = len(chosen)
+        raise ConfigError(f"{number} tables or figures need {number} sweep files; type --write FOLDER, or name one")
     for item in chosen:
         text = file_of_item(item, seeds, _seed_words(options), many=options.yes)
         if item.choices:

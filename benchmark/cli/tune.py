@@ -23,8 +23,8 @@ from sweeps.studies import DECLARED, Study, read_study, study_of_words
 from sweeps.tune import TuneWorker, summary_of, tune
 
 CAUTION = (
-    "The best of many trials looks better on the labels it was chosen with than it is. No test image was read: a table "
-    "with separate seeds measures the setting."
+    "The best trial's accuracy is optimistic, because the trial was selected on these held-out labels. No test image "
+    "was read; to measure the setting, train it in a table with other seeds."
 )
 
 

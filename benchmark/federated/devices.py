@@ -102,7 +102,7 @@ def measured_choices() -> Measured:
 
 
 def choice_for(device: torch.device, precision: Precision, model: Model | None = None) -> Choice:
-    """Return the fastest measured choice for the network on this card.
+    """Return the fastest measured choice for the network on this GPU.
 
     Without a measurement, images are channels last on a CPU and, for bf16, on CUDA, and cuDNN does not time its
     algorithms. On a CPU, max-pooling and convolutions are about twice as fast channels last as in NCHW order. cuDNN's
@@ -116,7 +116,7 @@ def choice_for(device: torch.device, precision: Precision, model: Model | None =
 
 
 def choice_on(card: str, network: str, norm: str, precision: Precision) -> Choice:
-    """Return the fastest measured choice on the card, or the usual choice without a measurement."""
+    """Return the fastest measured choice on the GPU, or the usual choice without a measurement."""
     return measured_choices().get((card, network, norm, precision), usual_choice(precision))
 
 

@@ -74,7 +74,10 @@ class EngineOptions:
             raise ConfigError(f"this run was begun by the engine {name!r}, which is withdrawn; start it anew")
         kind = (CPU,) if "device" not in settings else cuda_devices()
         if not kind:
-            raise ConfigError(f"this run was begun on {settings['device']}; this machine has no CUDA device to go on")
+            raise ConfigError(
+                f"this run was begun on {settings['device']}, so only a CUDA device can resume or repeat it, and this "
+                "machine has none; type the same command on a machine with one"
+            )
         if devices is None or devices[0].partition(":")[0] != kind[0].partition(":")[0]:
             devices = kind
         if name in ("reference", "stacked"):

@@ -94,5 +94,5 @@ def leave_at_once() -> None:
     """End the process and its workers without further writes to the disk; all files on it are complete."""
     for child in multiprocessing.active_children():
         child.kill()
-    os.write(2, b"fssl: stopped at once; the same command goes on from the last save\n")
+    os.write(2, b"fssl: stopped at once; the same command resumes from the last save\n")
     os._exit(Stopped.exit_code)

@@ -73,7 +73,8 @@ class Cell(ItemEntry):
 
     experiment: Experiment  # its seed is 0, whatever seeds are run
     # published: the cell is in the paper. control, ladder, bound: the suite added it; a rung of the ladder (cumulative
-    # ablation) appears below the table, and a bound (supervised baseline) is not ranked. quoted: the paper cites the
+    # ablation) appears below the table, and a bound (a supervised baseline, or in a method comparison also a reference
+    # with more information) is not ranked. quoted: the paper cites the
     # number from a different paper, and the cell is only trained on request (`Item.with_quoted`). partition: the
     # classes of each client are shown, and nothing is trained. own: the cell belongs to a custom table.
     role: Literal["published", "quoted", "control", "ladder", "bound", "partition", "own"] = "published"

@@ -217,7 +217,7 @@ def _export(folder: Path, name: str, weights: Mapping[str, Tensor]) -> None:
     if not name or name.startswith(".") or Path(name).name != name:
         raise CannotWrite(f"the method calls a model {name!r}, which cannot be a file name; use letters and digits")
     buffer = io.BytesIO()
-    # A copy in the usual memory order, so that a user of the file need not know that training is channels last.
+    # A copy in the usual memory format, so that a user of the file need not know that training is channels last.
     torch.save({tensor: value.cpu().contiguous().clone() for tensor, value in weights.items()}, buffer)
     write_atomically(folder / "weights" / f"{name}.pt", buffer.getbuffer())
 

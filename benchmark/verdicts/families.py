@@ -44,7 +44,7 @@ NOTED: Wanted = {
     "main": ["text"],
     "others": ["text"],
 }
-AGAIN = "remove it, and `fssl reproduce` of its item will write it again"
+AGAIN = "remove it, and `fssl reproduce` of its table will write it again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ def declared_by(items: Sequence[Item]) -> Declared:
     with_main = {item.name for item, claim in owners.values() if claim.main}
     if len(with_main) > 1:
         names = ", ".join(with_main)
-        raise ConfigError(f"the items {names} all have primary claims of {items[0].family}; move them into one item")
+        raise ConfigError(f"the tables {names} all have primary claims of {items[0].family}; move them into one table")
     # So that no claim waits for a withdrawn primary claim.
     owned = sorted(owners.values(), key=lambda owner: bool(owner[1].withdrawn))
     judged = [(claim.main, item.hash_of(claim)) for item, claim in owned if claim.endpoint != "arithmetic"]

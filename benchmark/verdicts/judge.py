@@ -117,7 +117,7 @@ class Judged:
 
     @property
     def is_judged(self) -> bool:
-        """Return whether the estimate is over confirmatory seeds, or counted."""
+        """Return whether the estimate is over confirmatory seeds, or computed."""
         return self.verdict in JUDGED
 
 
@@ -390,7 +390,7 @@ def _judge_exactly(item: Item, records: Records, claim: Claim) -> Judged:
     nothing.
     """
     if item.profile != "paper" and claim.metric in COMPUTED:
-        return Judged(claim=claim, verdict="not judged yet", reason="counted only at profile paper, on its networks")
+        return Judged(claim=claim, verdict="not judged yet", reason="computed only at profile paper, with its networks")
     values: dict[str, dict[int, float]] = {}
     for cell in item.cells:
         value = cell.computed.get(claim.metric)
@@ -404,14 +404,14 @@ def _judge_exactly(item: Item, records: Records, claim: Claim) -> Judged:
     smallest = min(contrast(coefficients, values)[0] for coefficients in claim.contrasts)
     if claim.form == "comparable":
         holds = abs(smallest) <= claim.least
-        counted = "within +-" if holds else "outside +-"
+        relation = "within +-" if holds else "outside +-"
     else:
         holds = smallest >= claim.least
-        counted = "at least " if holds else "less than "
+        relation = "at least " if holds else "less than "
     return Judged(
         claim=claim,
         verdict="holds" if holds else "contradicted",
-        reason=f"counted, {counted}{in_unit(claim.metric, claim.least)}",
+        reason=f"computed, {relation}{in_unit(claim.metric, claim.least)}",
         at_look=Estimate(value=smallest, n=1),
         level=1.0,
     )

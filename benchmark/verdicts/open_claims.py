@@ -30,7 +30,7 @@ def could_decide(items: Iterable[Item], records: Records) -> dict[int, int]:
 def looks_of(claims: Iterable[Judged]) -> dict[int, int]:
     """Return, per number of seeds, for how many open claims this interim analysis is the first that can decide them.
 
-    Claims are left out if they are decided, judged in a different item, counted, or past their last
+    Claims are left out if they are decided, judged in a different item, computed, or past their last
     interim analysis, or if their next one includes a seed that can never count.
     """
     return dict(sorted(Counter(judged.could_decide for judged in claims if judged.could_decide).items()))

@@ -12,7 +12,7 @@ Raise the version with every change that can move a verdict, whether in a consta
    claims. Later seed blocks have less error.
 5  2026-11-26 10:50, baecc6b7: a seed whose cells were trained on a CPU and on a CUDA device, or on two kinds of CUDA
    device, does not count. Made after confirmatory runs; the first ones on CUDA, 40 minutes earlier, were all cells of
-   one claim, on one card. No verdict moved.
+   one claim, on one GPU. No verdict moved.
 6  2026-11-26 23:05, 36f19237: the cells of each contrast are trained on one kind of device; two contrasts of a claim
    may be trained on two kinds. Made after confirmatory runs of SSFL's Figures 6 and D.1 on CUDA, before any of their
    diversities was seen. No verdict moved.

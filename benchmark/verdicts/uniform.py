@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from benchmark.numerics import MOVES
 from benchmark.records.record import CPU, RunRecord
 
 # From this version of the rule on, the cells of a seed also share the processor type and torch's minor version.
@@ -211,7 +212,7 @@ def _kind_in_words(kind: Kind | None) -> str:
 
 
 def _numerics_in_words(numerics: Iterable[tuple[str, int]] | None) -> str:
-    return ", ".join(f"{part} {version}" for part, version in numerics or ())
+    return ", ".join(f"{part} version {version}" for part, version in numerics or ())
 
 
 IN_WORDS: Mapping[str, Callable[[Any], str]] = {
@@ -229,7 +230,8 @@ def mixtures(
 
     Runs that began before the later requirements may come from several processors and versions of torch. All runs may
     come from several models with one name, because some virtual machines report only the name. Examples are "8 of 16
-    judged seeds mix processors: AMD and Intel" and "norm 1 and norm 2".
+    judged seeds mix processors: AMD and Intel" and "the judged runs come from versions of the code that differ in the
+    last bits of (FL)^2".
     """
     origins = {}
     for label, of_cell in runs.items():
@@ -290,6 +292,12 @@ def _over_seeds(origins: Sequence[Origin]) -> list[str]:
             versions[part, origin.norm, origin.device].add(version)
     for (part, _, _), several in versions.items():
         if len(several) > 1:
-            names = " and ".join(f"{part} {version}" for version in sorted(several))
-            phrases.append(f"the judged runs come from several numerics versions of the code: {names}")
+            phrases.append(f"the judged runs come from versions of the code that {_moved(part, several)}")
     return phrases
+
+
+def _moved(part: str, versions: Collection[int]) -> str:
+    """Say in which numbers these versions of a part differ."""
+    first, last = min(versions), max(versions)
+    moved = [move.moved for move in MOVES if move.part == part and first < move.version <= last]
+    return f"differ in {' and in '.join(moved)}" if moved else f"have {part} versions {first} to {last}"

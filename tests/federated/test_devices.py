@@ -107,12 +107,12 @@ def test_a_run_keeps_its_engine_on_a_card(two_cards):
 
 
 def test_a_run_begun_on_cuda_says_why_it_cannot_go_on(no_card):
-    with pytest.raises(ConfigError, match="this run was begun on NVIDIA H200; this machine has no CUDA device"):
+    with pytest.raises(ConfigError, match="this run was begun on NVIDIA H200, so only a CUDA device"):
         EngineOptions().as_recorded(ON_CUDA)
 
 
 def test_tf32_is_refused_where_it_is_not_to_be_had(two_cards, monkeypatch):
-    """The second card is of 2018, and has no units for it."""
+    """The second GPU is of 2018, and has no units for it."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda name: {"cuda:0": (8, 0), "cuda:1": (7, 5)}[name])
     rough = replace(PAPER, precision="tf32")
     assert EngineOptions(engine="auto").devices_of(rough) == ("cuda:0",)
@@ -147,7 +147,7 @@ def test_order_in_memory():
 
 
 def test_workers_on_cuda_are_started_anew_and_have_the_devices_in_turn(monkeypatch):
-    """The record names the cards' type alone, and promises no equal bits."""
+    """The record names the GPUs' type alone, and promises no equal bits."""
     given: list[tuple[str, bool]] = []
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Tensors of a message keep values, types and memory order, also in another process."""
+"""Tensors of a message keep values, types and memory format, also in another process."""
 
 from multiprocessing import Pipe
 

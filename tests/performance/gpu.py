@@ -1,4 +1,4 @@
-"""Measure a card in five minutes: the CUDA tests, and the cost of a local step of the papers' networks.
+"""Measure a GPU in five minutes: the CUDA tests, and the cost of a local step of the papers' networks.
 
     python -m tests.performance.gpu                                 writes results/benchmarks/gpu.json
     python -m tests.performance.gpu --device cpu --quick            shows that everything runs, and measures nothing
@@ -204,7 +204,7 @@ class Bench:
         self._counts: dict[str, tuple[float, float]] = {}  # by setting: operations and GFLOP of a step
 
     def measure(self, label: str, engine: str, precision: Precision, way: Choice, most: int | None = None) -> None:
-        """Add a row. An error of the engine or of the card is its text."""
+        """Add a row. An error of the engine or of the GPU is its text."""
         setting = shrunk(SETTINGS[label]) if self.quick else SETTINGS[label]
         experiment = setting.work.experiment
         jobs = min(setting.jobs, FEW) if engine == "reference" else setting.jobs
@@ -356,7 +356,7 @@ def run_tests(seconds: float) -> dict[str, Any]:
 
 
 def facts_of(device: str, quick: bool) -> dict[str, Any]:
-    """Return what a reader needs to know of the card and of the versions."""
+    """Return what a reader needs to know of the GPU and of the versions."""
     driver = NVIDIA.read_text().splitlines()[0].split(":", 1)[-1].strip() if NVIDIA.exists() else "none"
     cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     return {
@@ -388,7 +388,7 @@ def ending_after(seconds: float) -> Iterator[None]:
 
 
 def write(path: Path, entry: Mapping[str, Any]) -> None:
-    """Put the card's entry into the file, in place of an older one of the same card."""
+    """Put the GPU's entry into the file, in place of an older one of the same GPU."""
     kept = [other for other in entries(path) if other.get("card") != entry["card"]]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (json.dumps({"cards": [*kept, entry]}, indent=1) + "\n").encode())

@@ -80,7 +80,7 @@ def test_one_old_attempt_makes_a_run_old() -> None:
 
 def test_words_name_the_commit_that_moved_numbers_and_only_parts_that_differ() -> None:
     words = numerics_in_words({**CURRENT, "norm": 1})
-    assert all(part in words for part in ("norm 1", SINCE[:8], "2026-11-25", f"norm {CURRENT['norm']}"))
+    assert all(part in words for part in ("norm version 1", SINCE[:8], "2026-11-25", f"norm version {CURRENT['norm']}"))
     assert "diversity" not in words
     assert numerics_in_words(CURRENT) == ""
 
@@ -129,7 +129,7 @@ def test_a_record_of_an_older_norm_is_not_trained_again_to_be_compared(monkeypat
     """It was "not equal to six digits", exit 66, though it was an honest run."""
     monkeypatch.setattr("benchmark.records.run.run", None)
     outcome = retrain(copy_of("41c2e4d6bf09d4ba", 104))
-    assert outcome.skipped is not None and "norm 1" in outcome.words() and SINCE[:8] in outcome.words()
+    assert outcome.skipped is not None and "norm version 1" in outcome.words() and SINCE[:8] in outcome.words()
     assert outcome.trouble is None
 
 
@@ -162,4 +162,4 @@ def test_a_table_says_how_many_of_its_runs_are_of_an_older_version() -> None:
     current = next(record for record in committed() if record.is_current)
     assert numerics_caveat([current]) == "" == numerics_caveat([])
     caveat = numerics_caveat([old, current, old])
-    assert "2 of 3 runs" in caveat and "2 runs of norm 1" in caveat and "--no-reference" in caveat
+    assert "2 of 3 runs" in caveat and "2 runs of norm version 1" in caveat and "--no-reference" in caveat

@@ -178,7 +178,7 @@ def terminal(item: Item, records: Records, width: int = 100, encoding: str = "ut
 
 
 def open_main() -> tuple[Item, Records]:
-    """Build toy/tab1 with five confirmatory seeds of a main claim, which leave it open."""
+    """Build toy/tab1 with five confirmatory seeds of a primary claim, which leave it open."""
     item = pair(main=True)
     return item, gained(item, 0.1, 5, main=[item.hash_of(item.claims[0])])
 

@@ -106,11 +106,12 @@ def test_every_decided_claim_has_a_row_its_setting_and_what_decided_it():
     page = findings_in_full([one], links=False)
     at = f"K = 10, C = 10 on 8x8 digits (ssfl/toy {item.profile})"
     seen, all_seeds = markdown("+5.00 points [+1.00, +10.00]"), markdown("+4.00 [+2.00, +8.00]")
+    in_range = "(interval = smallest to largest difference)"
     both = page.partition("| decided sentences of the papers |")[2].partition("\n\n")[0].splitlines()[2:]
     assert both == [
-        "| \u201cq\u201d | in part | 2 of 3 contrasts decided | | | | | | |",
+        "| \u201cq\u201d | in part | 2 of 3 claims decided | | | | | | |",
         f"| \u2013 one | holds | {at} | last | {seen} | 9 | {all_seeds} | 7 of 9, 40 to 97 % | It still rises. |",
-        f"| \u2013 two | holds | {at} | last | {seen} (least and largest difference) | 9 | \u2013 | \u2013 | \u2013 |",
+        f"| \u2013 two | holds | {at} | last | {seen} {in_range} | 9 | \u2013 | \u2013 | \u2013 |",
     ]
     (ours,) = page.partition("| decided questions of ours |")[2].partition("\n\n")[0].splitlines()[2:]
     assert ours.startswith("| ours | holds |")

@@ -120,7 +120,7 @@ def test_a_question_of_ours_in_both_settings_is_one_question_like_a_sentence(quo
         (one,) = sentences_of(claim_rows(every))
         state = state_text(every)
     assert one.status == "mixed" and [row.item.name for row in one.rows] == [base.name, further.name]
-    assert "2 claims in all, each contrast once, 1 of them in a further reduced setting." in state
+    assert "2 claims in all, duplicates counted once, 1 of them in a further reduced setting." in state
 
 
 def test_a_verdict_at_more_clients_on_other_data_names_both_data_sets():
@@ -169,7 +169,7 @@ def test_findings_have_the_verdict_of_each_further_setting(seeds, is_shown, tmp_
 def test_one_pair_of_settings_is_written_in_the_singular():
     (estimates,) = at_profiles(both(0.1, 9))
     (agreement,) = agreements([estimates])
-    assert agreement.text.startswith("1 of 1 estimate has the same sign; ")
-    assert agreement.text.endswith("Of 1 claim with a verdict at both, 1 has the same verdict.")
+    assert agreement.text.startswith("1 of 1 pair of estimates has the same sign; ")
+    assert agreement.text.endswith("In 1 of 1 pair with a verdict in both settings, the verdicts agree.")
     two = ScaleAgreement(smaller="laptop", larger="gpu", pairs=2 * list(agreement.pairs))
-    assert two.text.startswith("2 of 2 estimates have the same sign; ")
+    assert two.text.startswith("2 of 2 pairs of estimates have the same sign; ")

@@ -59,12 +59,12 @@ def test_runs_at_more_clients_without_a_verdict_are_named_and_fewer_clients_are_
     assert all(outcome.K != 10 or outcome.is_judged for outcome in outcomes_of(sentence, nearer))
 
 
-def test_a_claim_about_several_differences_is_judged_as_a_whole() -> None:
+def test_a_claim_about_several_differences_requires_all_of_them() -> None:
     """b loses to a, and wins against it the other way round: one of two differences is above zero."""
     item = pair(form="every", contrasts=({"a": 1.0, "b": -1.0}, {"b": 1.0, "a": -1.0}))
     reported = ItemResults(item, gained(item, 0.3, 9))
     (outcome,) = outcomes_of(sentences_of(findings.furthest([reported]).values())[0], [reported])
-    assert outcome.verdict == "contradicted" and "as a whole" in outcome.text
+    assert outcome.verdict == "contradicted" and "1 is" in outcome.text
     assert [len(values) for values in outcome.differences.values()] == [9, 9] and outcome.above_zero == "1 is"
 
 

@@ -65,16 +65,15 @@ def test_trust_needs_more_signs_that_agree_than_by_chance() -> None:
     differ = (measured(0.1), measured(-0.2))
     assert trust_text([]).startswith("No claim has runs in two settings")
     eight = trust_text([agree] * 8)
-    assert (
-        "Of 8 pairs of estimates of 1 claim of a difference, 8 have the same sign" in eight
-        and "More signs agree" in eight
-    )
-    assert "Of 8 pairs with a verdict in both settings, 8 have the same" in eight
+    assert "8 of 8 pairs of estimates (1 claim)" in eight and "4 are expected by chance" in eight
+    assert "More signs agree than by chance" in eight and "In 8 of 8 pairs with a verdict in both settings" in eight
     seven = trust_text([*[agree] * 7, differ])
-    assert "7 have the same sign" in seven and "cannot be told from chance" in seven
+    assert "7 of 8 pairs" in seven and "can be due to chance" in seven
     assert "No pair has a verdict in both" in trust_text([differ] * 8)
     equal = [replace(one, claim=replace(one.claim, form="comparable")) for one in agree]
-    assert "Of 8 pairs of" in trust_text([*[agree] * 8, (equal[0], equal[1])])
+    with_equality = [*[agree] * 8, (equal[0], equal[1])]
+    assert "8 of 8 pairs of" in trust_text(with_equality)
+    assert "9 of 9 pairs of estimates, including" in ScaleAgreement(smaller="", larger="", pairs=with_equality).text
 
 
 def test_a_claim_at_two_profiles_is_shown_side_by_side(tmp_path: Path) -> None:

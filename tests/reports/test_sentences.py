@@ -22,7 +22,7 @@ from tests.reports.test_site import words
 
 
 def sentence(verdicts: Sequence[Verdict], withdrawn: Sequence[int] = ()) -> list[Sentence]:
-    """Make a sentence with this number of contrasts and these verdicts."""
+    """Make a sentence with this number of claims and these verdicts."""
     item = pair()
     claims = tuple(
         replace(
@@ -56,14 +56,14 @@ def sentence(verdicts: Sequence[Verdict], withdrawn: Sequence[int] = ()) -> list
         (["not run"], "not run"),
     ],
 )
-def test_the_status_of_a_sentence_follows_from_its_contrasts(verdicts: Sequence[Verdict], status: str) -> None:
+def test_the_status_of_a_sentence_follows_from_its_claims(verdicts: Sequence[Verdict], status: str) -> None:
     (one,) = sentence(verdicts)
     assert one.status == status
     assert one.has_decision == (not {"holds", "contradicted", "no effect of interest"}.isdisjoint(verdicts))
     assert len(one.rows) == len(verdicts)
 
 
-def test_a_withdrawn_contrast_counts_for_nothing() -> None:
+def test_a_withdrawn_claim_counts_for_nothing() -> None:
     (one,) = sentence(["holds", "contradicted"], withdrawn=[1])
     assert one.status == "holds" and len(one.rows) == 1
     assert sentence(["holds"], withdrawn=[0]) == []

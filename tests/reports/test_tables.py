@@ -141,7 +141,7 @@ def test_claims_by_hand() -> None:
     assert float(row["estimate"]) == pytest.approx(0.10) and float(row["least"]) == 0.01
     confirmed = accuracies([(item.cells[0], [0.9] * 9), (item.cells[1], [0.8] * 9)], first=100)
     text = markdown_of(claims_table(rows_of(ItemResults(item, begun_under(item, confirmed)))))
-    assert "| holds | +10.00 points \\[+10.00, +10.00\\] (least and largest difference) | 9 | 0 of 9 |" in text
+    assert "| holds | +10.00 points \\[+10.00, +10.00\\] (smallest to largest difference) | 9 | 0 of 9 |" in text
 
 
 def test_a_row_without_a_value_of_the_rows_has_the_name_of_its_method_unless_the_column_has_it() -> None:

@@ -1,4 +1,4 @@
-"""Hours on a card are those of its rows; estimates are called so."""
+"""Hours on a GPU are those of its rows; estimates are called so."""
 
 import json
 import math
@@ -86,7 +86,7 @@ def test_a_single_job_has_nobody_to_train_with() -> None:
 
 
 def test_the_row_is_of_the_order_that_runs_have_there(monkeypatch) -> None:
-    """Contiguous without a choice; what was chosen for this card with one."""
+    """Contiguous without a choice; what was chosen for this GPU with one."""
     rows = (row("captured", 0.9), row("captured", 0.5, images="channels last", cudnn_benchmark=True))
     card = Card(name="NVIDIA H200", rows=rows, rates={"fp32": 1e13})
     found = card.row(RUN, "captured")
@@ -182,7 +182,7 @@ def test_the_page_has_measured_cards_and_estimates(tmp_path) -> None:
 
 
 def test_a_plan_for_a_card(tmp_path, capsys) -> None:
-    """The JSON object has the card's hours; those of a measured card are its own rows'."""
+    """The JSON object has the GPU's hours; those of a measured GPU are its own rows'."""
     results = written(tmp_path, entry(row("captured", 0.75, network="tiny_cnn", norm="gn", gflop=0.0)))
     words = ["plan", "ssfl/tab2", "--profile", "demo", "--json", "--results", str(results), "--device", "h200"]
     assert main(words) == 0

@@ -81,9 +81,9 @@ def test_counted_costs_are_those_of_the_record_and_a_finished_run_knows_the_time
 
 
 def test_seconds_of_a_device_are_those_of_its_speed(tiny, tmp_path, monkeypatch):
-    """A core that needs twice the reference's time for a step needs it for a run; a card needs what its FLOPs take.
+    """A core that needs twice the reference's time for a step needs it for a run; a GPU needs what its FLOPs take.
 
-    The card is not known: its rate is that of the timed step, 1 TFLOP/s, besides the launches of a small step.
+    The GPU is not known: its rate is that of the timed step, 1 TFLOP/s, besides the launches of a small step.
     """
     monkeypatch.setattr("sweeps.speed.timed_step", lambda *step: (0.002, 0.001, 2_000_000_000))
     monkeypatch.setattr("sweeps.speed.card_name", lambda device: "A card that nobody has measured")

@@ -1,4 +1,4 @@
-"""`python -m tests.performance.gpu` on a CPU: all it does but the card's own times."""
+"""`python -m tests.performance.gpu` on a CPU: all it does but the GPU's own times."""
 
 import contextlib
 import json

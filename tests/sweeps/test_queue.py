@@ -90,7 +90,7 @@ def test_a_committed_queue_names_cells_that_exist(path, tmp_path):
         (('"demo"', '"laptp"'), "laptp"),
         (("first = 100", "first = 999"), "1000"),
         (("first = 100", "first = -1"), "-1"),
-        (("first = 100", "first = 199"), "blocks"),
+        (("first = 100", "first = 199"), "write one entry for each"),
         (("first = 100, number", "first = 100, nmber"), "seeds"),
         (('device = "cpu"', 'device = "gpu"'), "gpu"),
         (("core_hours", "card_minutes"), "core_hours"),

@@ -254,7 +254,7 @@ def test_the_declared_study_has_the_key_that_it_always_had():
     ("old", "new", "message"),
     [
         ("low = 0.01", "low = 0.5", "optimizer.lr: 0.5 to 0.5 is not a range"),
-        ("low = 0.01", "low = 0.0", "optimizer.lr: 0.0 to 0.5 has no logarithm"),
+        ("low = 0.01", "low = 0.0", "optimizer.lr: a logarithmic range must lie above 0"),
         ('scale = "log"\n', 'scale = "logarithmic"\n', "choose linear, log or log below one"),
         ("trials = 3", "trails = 3", "did you mean 'trials'"),
         ('"data.N_validation" = 40', '"data.N_validation" = 0', "labels held out at the server"),

@@ -1,6 +1,6 @@
 """Error rate, power and expected seeds of the rule: `python -m tests.verdicts.simulation` writes results/verdicts.json.
 
-Every draw with every family size, number of main claims and margin; effects and margins are in standard deviations.
+Every draw with every family size, number of primary claims and margin; effects and margins are in standard deviations.
 """
 
 import argparse

@@ -156,7 +156,7 @@ def test_a_withdrawn_setting_gets_no_new_claims():
 
 
 def test_no_main_claim_waits_for_a_withdrawn_one():
-    """A family that no run has closed yet judges its withdrawn main claims last."""
+    """A family that no run has closed yet judges its withdrawn primary claims last."""
     for profile in ("demo", "gpu", "paper"):
         for name in ("sage/tab1", "rscfed/fig2"):
             item = items([name], profile)[0]

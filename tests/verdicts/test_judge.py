@@ -106,7 +106,7 @@ def test_seeds_without_a_gap_whose_cells_one_engine_trained_are_judged():
 
 
 def test_contrasts_of_one_claim_may_be_of_several_devices():
-    """a - b on a card and c - d on a CPU, each within itself on one: all nine seeds are judged. With b - d beside them
+    """a - b on a GPU and c - d on a CPU, each within itself on one: all nine seeds are judged. With b - d beside them
     none is."""
 
     def seen(*pairs: str) -> Judged:
@@ -365,20 +365,20 @@ def test_a_claim_about_collapse_counts_the_seeds_at_which_one_side_fell():
     assert seen.verdict == "undecided" and "0 seeds for and 3 against, sign test p = 0.25" in seen.reason
 
 
-def test_what_is_counted_needs_no_seeds():
+def test_what_is_computed_needs_no_seeds():
     """Parameters of the paper's own networks: 300 less 100 is at least 50. Classes are a stand-in's own."""
 
-    def counted(metric: str, least: float, values: tuple[float | None, float], profile: str) -> Judged:
+    def computed(metric: str, least: float, values: tuple[float | None, float], profile: str) -> Judged:
         item = replace(pair(metric=metric, endpoint="arithmetic", least=least), profile=profile)
         cells = zip(item.cells, values, strict=True)
         made = tuple(replace(cell, computed={} if n is None else {metric: n}) for cell, n in cells)
         return judge(replace(item, cells=made), {})[0]
 
-    seen = counted("parameters", 50, (300, 100), "paper")
-    assert (seen.verdict, seen.estimate, seen.reason) == ("holds", 200, "counted, at least 50")
-    assert counted("parameters", 50, (None, 100), "paper").verdict == "not judged yet"
-    assert counted("parameters", 50, (300, 100), "demo").verdict == "not judged yet"
-    assert counted("classes", 8, (9.5, 1.2), "demo").verdict == "holds"
+    seen = computed("parameters", 50, (300, 100), "paper")
+    assert (seen.verdict, seen.estimate, seen.reason) == ("holds", 200, "computed, at least 50")
+    assert computed("parameters", 50, (None, 100), "paper").verdict == "not judged yet"
+    assert computed("parameters", 50, (300, 100), "demo").verdict == "not judged yet"
+    assert computed("classes", 8, (9.5, 1.2), "demo").verdict == "holds"
 
 
 def test_what_has_no_runs_is_not_judged():

@@ -39,7 +39,7 @@ def verdict(item: Item, records: Records) -> tuple[str, int, list[int]]:
 
 
 def test_no_interim_analysis_beyond_a_gap_is_promised():
-    """a on a card and b on a CPU at seed 110: ten seeds can be judged, so only the analysis at 9 can be reached. The
+    """a on a GPU and b on a CPU at seed 110: ten seeds can be judged, so only the analysis at 9 can be reached. The
     claim is one of 40, and the first analysis that can decide it is at 16."""
     item = pair()
     records = gained(item, 0.0, 12, more=39)
@@ -63,7 +63,7 @@ def test_a_metric_that_was_not_measured_and_a_run_of_earlier_claims_are_gaps():
 
 
 def test_a_seed_that_lacks_runs_is_no_gap():
-    """a has run on a card, b not at all: nothing is lost, if the card trains b."""
+    """a has run on a GPU, b not at all: nothing is lost, if the GPU trains b."""
     item = pair()
     records = changed(gained(item, 0.0, 9), item.cells[0].cell_key, range(100, 109), **GPU)
     del records[item.cells[1].cell_key]
@@ -119,7 +119,7 @@ def test_models_of_processors_with_one_name_are_a_caveat():
 
 
 def test_new_seeds_go_on_with_one_kind_of_device():
-    """From the fifth seed on both cells are a card's: nothing favours one of them within a seed, but over the seeds it
+    """From the fifth seed on both cells are a GPU's: nothing favours one of them within a seed, but over the seeds it
     could. Under the older rule all nine are judged, with a caveat."""
     item = pair()
     new = of_new_rule(item)
@@ -181,7 +181,7 @@ def test_of_several_deciding_contrasts_the_order_in_the_file_does_not_matter():
 
 
 def test_runs_of_the_engine_stacked_and_of_the_pool_are_not_judged_together():
-    """Within a seed, and from one seed to the next; on one card all else is alike."""
+    """Within a seed, and from one seed to the next; on one GPU all else is alike."""
     item = pair()
     card = {"device": "NVIDIA H200", "bit_equal": False}
     pool, stacked = ({"engine": {"name": name, **card}} for name in ("pool", "stacked"))

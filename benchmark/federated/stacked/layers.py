@@ -62,7 +62,7 @@ _ORDER: ContextVar[torch.memory_format | None] = ContextVar("order", default=Non
 
 @contextlib.contextmanager
 def in_memory_order(order: torch.memory_format) -> Iterator[None]:
-    """Set the memory order of images in stacked layers inside the context.
+    """Set the memory format of images in stacked layers inside the context.
 
     Without this context the order is channels last on a CPU and contiguous on other devices.
     """
@@ -74,7 +74,7 @@ def in_memory_order(order: torch.memory_format) -> Iterator[None]:
 
 
 def order_of(images: Tensor) -> torch.memory_format:
-    """Return the memory order of images in stacked layers."""
+    """Return the memory format of images in stacked layers."""
     return _ORDER.get() or (torch.channels_last if images.is_cpu else torch.contiguous_format)
 
 
@@ -83,7 +83,7 @@ def in_channels(images: Tensor, dim: int | None, M: int) -> Tensor:
     images = with_rows(images, dim, M).transpose(0, 1)
     images = images.flatten(1, 2)
     if len(images) == 1:
-        # A single image counts as contiguous, whatever its first stride is. But CPU kernels read the memory order from
+        # A single image counts as contiguous, whatever its first stride is. But CPU kernels read the memory format from
         # the strides, and some return wrong values or gradients if the first stride does not fit.
         return images.clone(memory_format=torch.contiguous_format)
     return images.contiguous(memory_format=order_of(images))
@@ -116,7 +116,7 @@ def _convolution(
 
 
 def norm_copies(images: Tensor) -> bool:
-    """Return whether PyTorch's group norm would copy the images into a different memory order."""
+    """Return whether PyTorch's group norm would copy the images into a different memory format."""
     return not images.is_cpu and order_of(images) is torch.channels_last
 
 

@@ -35,7 +35,7 @@ from benchmark.streams import global_states, seed_global, set_global_states, str
 
 Result = TypeVar("Result")
 
-# FLOPs of all jobs in one step. This is an estimate that was not measured on a card yet: launching 550 operations of 28
+# FLOPs of all jobs in one step. This is an estimate that was not measured on a GPU yet: launching 550 operations of 28
 # us needs 15 ms, and an H200 does in this time about 200 GFLOP of small float32 convolutions (14 TFLOP/s). Many more
 # jobs per step gain nothing.
 FLOPS_PER_TICK = 250e9

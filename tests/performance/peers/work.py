@@ -53,7 +53,7 @@ def holders(environment: Environment) -> tuple[int, ...]:
 
 
 def network_for(setup: Setup) -> nn.Module:
-    """Return a network with the run's initial weights, in PyTorch's memory order unless the setup asks for channels
+    """Return a network with the run's initial weights, in PyTorch's memory format unless the setup asks for channels
     last.
     """
     known = environment_for(setup)
@@ -114,7 +114,7 @@ def train(network: nn.Module, environment: Environment, holder: int, round_numbe
 def by_hand(setup: Setup, round_number: int = 1, start: Weights | None = None) -> Weights:
     """Return the mean of all models after this round, trained in sequence.
 
-    The network has the memory order of the contender, because a different order rounds differently and moves some
+    The network has the memory format of the contender, because a different format rounds differently and moves some
     image's label or activation across a threshold.
     """
     known, network = environment_for(setup), reused_network(setup)
