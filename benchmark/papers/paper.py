@@ -119,6 +119,8 @@ class Paper:
     computed: Mapping[str, Callable[[Experiment], float | str]] = field(default_factory=dict)  # columns without a run
     factors: Mapping[str, Callable[[Any, Experiment], Factor]] = field(default_factory=dict)  # in addition to `FACTORS`
     bounded: bool = False  # whether `bounds` are added to items that show accuracies
+    # (paper or its variant, item) -> item, for what a paper changes in an item that is built.
+    finished: Callable[["Paper", Item], Item] = lambda paper, item: item
     changes: Mapping[str, Callable[[Experiment], Experiment]] = field(default_factory=dict)  # named by its switches
     # If not listed, the paper's number.
     seeds: Mapping[str, int] = field(default_factory=lambda: {"demo": 3, "laptop": 5})

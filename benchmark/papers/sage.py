@@ -6,9 +6,9 @@ are the same except for two projections. No baseline is released: the rows of ot
 protocol's batches, steps and optimizer, and the method's own values if these are known.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal
 
 from benchmark.data.split import mean_total_variation
@@ -18,9 +18,9 @@ from benchmark.methods.sage import TwoLabellers
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.papers.computed import clients_of
 from benchmark.papers.item import Item, ItemEntry, PublishedValue
-from benchmark.papers.paper import Paper
+from benchmark.papers.paper import Paper, on_cifar10
 from benchmark.papers.scale import REDUCED, Scale, experiment_of, reduced_settings, values_of
-from benchmark.papers.table import item
+from benchmark.papers.table import items
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +49,20 @@ def experiment(setting: Setting) -> Experiment:
 
 
 def scale(setting: Setting, profile: str) -> Scale:
-    """Return the reduced setting of a line. A method that trains only on labels has only batches of
-    labelled images.
+    """Return the reduced setting of a line."""
+    return scaled_by(reduced_settings("sage")[profile][setting.data], setting)
+
+
+def scale_on_cifar10(setting: Setting, profile: str) -> Scale:
+    """Return the reduced setting on CIFAR-10 of a line of Table 1."""
+    return scaled_by(reduced_settings("sage")[profile]["table_1_cifar10"], setting)
+
+
+def scaled_by(reduced: Scale, setting: Setting) -> Scale:
+    """Return a reduced setting of sage.toml with the fields that depend on the line.
+
+    A method that trains only on labels has only batches of labelled images.
     """
-    reduced = reduced_settings("sage")[profile][setting.data]
     labelled = reduced.own["labelled_batch_size"]
     sizes: dict[str, Any] = {"batch_size": reduced.batch_size, "labelled_batch_size": labelled}
     if isinstance(experiment(setting).method, SupervisedFL):
@@ -67,24 +77,23 @@ def scale(setting: Setting, profile: str) -> Scale:
     return replace(reduced, data={**reduced.data, **labels}, optimizer=optimizer, batch_size=None, method=sizes)
 
 
-def targets(profile: str) -> Mapping[str, str]:
+def targets(paper: Paper, profile: str) -> Mapping[str, str]:
     """Return the metrics that count rounds to an accuracy under a profile, by the paper's metrics;
-    empty if they are equal.
+    empty if they are equal. All lines of a profile count to the same accuracies.
     """
     if profile in REDUCED:
-        return next(iter(reduced_settings("sage")[profile].values())).own["targets"]
+        return paper.scale(Setting(data="cifar10", method="FedAvg", alpha=0.1), profile).own["targets"]
     return values_of("sage")["gpu"]["targets"] if profile == "gpu" else {}
 
 
-def item_of(name: str, profile: str) -> Item:
-    """Build the item. FedAvg, trained on labels, is the row that other rows are compared with.
+def finished(paper: Paper, built: Item) -> Item:
+    """Return the item with FedAvg, trained on labels, as the row that other rows are compared with.
 
     If the paper counts rounds to an accuracy, a shorter run has a separate accuracy. A withdrawn
     claim keeps the accuracy of its hash.
     """
-    built = item(PAPER, name, profile)
-    own = targets(profile)
-    of_withdrawn = own if profile in REDUCED else {}
+    own = targets(paper, built.profile)
+    of_withdrawn = own if built.profile in REDUCED else {}
 
     def renamed(metrics: Mapping[str, Any]) -> dict[str, Any]:
         return {own.get(metric, metric): value for metric, value in metrics.items()}
@@ -138,15 +147,18 @@ def _notes_on_rounds(built: Item) -> Iterator[str]:
         yield f"Accuracy is measured every {every} rounds, so our rounds to an accuracy are multiples of {every}."
 
 
+ON_CIFAR10 = on_cifar10(scale_on_cifar10, ("tab1",))
 PAPER = Paper(
     name="sage",
     setting=Setting,
     experiment=experiment,
     scale=scale,
+    variants=(ON_CIFAR10,),
+    finished=finished,
     bounded=True,
     seeds={"demo": 2, "laptop": 5},  # so that a table needs two minutes
     computed={"total variation": lambda e: mean_total_variation(clients_of(e))},
 )
 TABLES = ("tab1", "tab2", "tab3", "tab4", "tab5", "tab6", "tab7", "tab8", "tab9")
 FIGURES = ("fig5a", "fig5b", "fig6", "fig7")
-ITEMS: Mapping[str, Callable[..., Item]] = {name: partial(item_of, name) for name in (*TABLES, *FIGURES)}
+ITEMS = items(PAPER, (*TABLES, *FIGURES))

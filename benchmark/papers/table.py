@@ -39,7 +39,7 @@ def item(paper: Paper, name: str, profile: str) -> Item:
     lines = [{"measured": file.measured, **line} for line in file.cells]
     try:
         check_lines(file, lines, PUBLISHED_KEYS | paper.keys)
-        return _item(paper, file, lines, full_name, profile)
+        return paper.finished(paper, _item(paper, file, lines, full_name, profile))
     except ConfigError as error:
         raise ConfigError(f"{full_name}: {error}") from None
 

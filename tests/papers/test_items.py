@@ -31,10 +31,11 @@ DIGESTS = {
     "semifl": "b6648674bc98 0c5464bc4f6d 1a5ea7325f08 b04d73f2d66a",
     "rscfed": "409ec616c91c 9459772232f7 40370cf7c8b3 ec269ac4a6cd",
     "fedswitch": "4ff1bb317e72 d6cf61936d5b b77a03b274f6 67c404703b83",
-    "sage": "366c9ea5b4a4 46eaf8f13f7f 47441a213c49 d8e6f126ff3a",
+    "sage": "16f115e9de37 8168fcc37aa2 ae85e0171fae e89ebe4f8660",
     "arena": "ce4f39c015fc 8c0b44caa651 cf264f7c19d2 -",
     "ssfl-printed": "- - a1d39a9c8175 4c3a42260522",
     "ssfl-cifar10": "- aa2bf35bca48 - -",
+    "sage-cifar10": "- 608fb0258be1 - -",
     "rscfed-plain": "6bd4ef03d4d7 f3cd5830a878 f753a9c89f65 c658a0408af8",
 }
 NAMES = (*ITEMS, *VARIANTS)
