@@ -25,6 +25,7 @@ from sweeps.status import in_words
 SHARE_TO_SAVE = 0.02  # unfinished runs are stopped, so that they save, this share of the time before its end
 # Runs that one GPU trains at the speed of a single run, as measured on an H200 (reports/performance.md).
 RUNS_IN_TURN, RUNS_UNDER_MPS = 3.0, 8.0
+LEAST_SHARE = 0.2  # of a run's rounds, to correct the expected seconds; the time of fewer is mostly that of loading
 LONGER = 0.1  # a run that is slower than expected is expected to need a further tenth of its time so far
 
 
@@ -37,6 +38,8 @@ class Pace:
 
     def note(self, run: Experiment, seconds: float, share: float = 1.0) -> None:
         """Record the seconds of a run that has ended. This call trained the fraction `share` of the run."""
+        if share < LEAST_SHARE:
+            return
         self._taken[run.cell_key].append(seconds / (share * self._planned(run)))
 
     def seconds(self, run: Experiment) -> float:

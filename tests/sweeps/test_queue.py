@@ -217,6 +217,14 @@ def test_the_runs_that_have_ended_say_how_long_the_others_take(units):
     assert len(trained(table, fast)) == 2 * 5
 
 
+def test_the_last_rounds_of_a_run_do_not_say_how_long_the_others_take(units):
+    """A run that resumes with 1 % of its rounds left takes 5 seconds to load, fifty times as long as those rounds."""
+    nearly_done = units[0].runs[0]
+    workers = Clocked(2, lambda run: 5 if run == nearly_done else 10)
+    table = table_of(units, workers, 100, lambda run: 10, share_left=lambda run: 0.01 if run == nearly_done else 1.0)
+    assert len(trained(table, workers)) == 2 * 5
+
+
 def test_a_smaller_unit_is_begun_if_the_next_one_does_not_fit(units, tiny):
     small = Unit(entry=ONE, seed=9, runs=(tiny.with_seed(9),))
     workers = Clocked(1, lambda run: 10)

@@ -39,7 +39,7 @@ def work(results):
 
 def search(results):
     study = read_study(str(ROOT / "tests" / "sweeps" / "toy.toml"), "demo", trials=10_000)
-    tune(TuneWorker(study=study, storage=str(results / "s.journal"), results=results), jobs=3)
+    tune(TuneWorker(study=study, storage=str(results / "s.journal"), results=results), jobs=2)
 
 
 def train(results):
