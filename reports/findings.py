@@ -31,7 +31,9 @@ MAIN = Path(__file__).with_name("findings.toml")
 IN_FULL = "findings_in_full.md"  # the page with all main sentences, beside findings.md
 RULES = "\n## How claims are judged\n"  # the heading in templates/findings_in_full.md
 SENTENCES, QUESTIONS = "sentences of the papers", "questions of ours"
-IN_PART_TEXT = "In part: other claims of the sentence, or more clients that it is about, are not decided."
+IN_PART_TEXT = (
+    "In part: the sentence has further claims, or is about a larger number of clients, for which there is no decision."
+)
 NOT_DECIDED = {  # the phrases on one sentence or question, and on several
     "no room": (
         "leaves no room for improvement (its cells are near the best possible accuracy)",

@@ -147,7 +147,7 @@ def test_order_in_memory():
 
 
 def test_workers_on_cuda_are_started_anew_and_have_the_devices_in_turn(monkeypatch):
-    """The record names the GPUs' type alone, and promises no equal bits."""
+    """The record names only the type of the GPUs, and promises no equal bits."""
     given: list[tuple[str, bool]] = []
 
     @contextlib.contextmanager
